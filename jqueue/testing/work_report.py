@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jqueue.worker.retries import OutcomeKind
-from jqueue.worker.run_state import RunReport
+from jqueue.worker.run import RunReport
 
 
 class RecordedError(Exception):

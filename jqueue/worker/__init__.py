@@ -7,7 +7,7 @@ from jqueue.worker.handler_options import HandlerOptions, Lifespan, Middleware, 
 from jqueue.worker.handlers import BatchHandler, Handler
 from jqueue.worker.retries import Discard, Exponential, Retry, RetryRule, Snooze
 from jqueue.worker.router import Router
-from jqueue.worker.run_state import RunReport
+from jqueue.worker.run import RunReport
 from jqueue.worker.worker import Worker
 
 __all__ = [

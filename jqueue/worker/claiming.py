@@ -14,7 +14,7 @@ free slots. A batch fills one slot, whatever its size.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from jqueue.domain.errors import CASConflictError, JQueueError, NotLoadedError
@@ -28,7 +28,6 @@ from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import rest
 from jqueue.runtime.tasks import to_the_end
 from jqueue.telemetry.exporters import observed
-from jqueue.worker.claims import Claims
 from jqueue.worker.queue_health import RETRIED_ERRORS, raise_if_final
 from jqueue.worker.run_state import RunState
 
@@ -52,15 +51,12 @@ class Claimer(Observer):
     """Claims the jobs of one run.
 
     Args:
-        state: the state of the run, with its number of free slots.
-        claims: claims jobs.
-        begin: starts the work on claimed jobs, and is told if more may be ready.
+        state: the jobs of the run, with its number of free slots.
     """
 
-    def __init__(self, state: RunState, claims: Claims, begin: Callable[[list[Job], bool], None]) -> None:
+    def __init__(self, state: RunState) -> None:
         self._state = state
-        self._claims = claims
-        self._begin = begin
+        self._claims = state.claims
         self._poll = LONG_POLL
         self._longest_poll = LONGEST_POLL if isinstance(state.queue, SupportsObservers) else LONG_POLL
         self._is_blind = False  # True if a call to the store has failed during the long poll
@@ -110,7 +106,7 @@ class Claimer(Observer):
             if jobs:
                 self._patience = PATIENCE
                 slots.turn_of(state)
-                self._begin(jobs, len(jobs) >= asked)
+                self._state.begin(jobs, len(jobs) >= asked)
             elif is_last_try and slots.is_idle:
                 is_over = not self._may_get_back and not await self._may_be_revoked(names)
                 if is_over and slots.is_drained(state):
@@ -192,7 +188,7 @@ class Claimer(Observer):
                 with suppress(asyncio.CancelledError):  # another one: the first is raised below
                     await to_the_end(asyncio.wait([poll]))
                 if not poll.cancelled() and poll.exception() is None:  # it was answered at this very moment
-                    self._begin(poll.result() or [], False)
+                    self._state.begin(poll.result() or [], False)
                 raise
         if poll.cancelled():
             self._may_get_back = not looks_only

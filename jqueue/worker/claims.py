@@ -3,39 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from jqueue.domain.errors import JobNotFoundError
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.models import Job
-from jqueue.ports.queue import Wait
+from jqueue.ports.queue import JobQueue, Wait
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import process_name
+from jqueue.worker.handler_options import WorkerSettings, seconds_of
 from jqueue.worker.queue_health import RETRIED_ERRORS
-from jqueue.worker.run_state import RunState
 
 
 class Claims:
     """Claims the jobs of one run, and keeps their claims alive.
 
     Args:
-        state: the state of the run.
+        queue: the queue of the jobs.
+        settings: the settings of the worker.
 
     Attributes:
         limit: largest number of jobs in one call.
     """
 
-    def __init__(self, state: RunState) -> None:
-        queue, timeout = state.queue, state.claim_timeout
+    def __init__(self, queue: JobQueue, settings: WorkerSettings) -> None:
+        timeout = seconds_of("claim_timeout", settings.claim_timeout)
         self.limit: int = options_of(queue).limits.batch_size
-        self._state = state
         self._queue = queue
         self._options: dict[str, Any] = {}
         if timeout is not None and queue.capabilities.claim_timeout:
             self._options["claim_timeout"] = timeout
         if queue.capabilities.holders:
-            self._options["holder"] = f"{state.name}@{process_name()}"
+            self._options["holder"] = f"{settings.name}@{process_name()}"
         self._usual_timeout = DEFAULT_CLAIM_TIMEOUT.total_seconds() if timeout is None else timeout
 
     async def claim(self, names: Sequence[str], count: int, deadline: float | None = None) -> list[Job]:
@@ -46,10 +46,9 @@ class Claims:
         """Claim up to `count` jobs as soon as there are any, by a long poll."""
         return await self._queue.dequeue(names, batch_size=count, wait=wait, **self._options)
 
-    def shortest_timeout(self) -> float:
-        """Return the shortest time in seconds that any claim lasts without a heartbeat."""
-        timeouts = (held.claim_timeout for held in self._state.held if held.claim_timeout)
-        return min(timeouts, default=self._usual_timeout)
+    def shortest_timeout(self, jobs: Iterable[Job]) -> float:
+        """Return the shortest time in seconds that the claim of any of these jobs lasts without a heartbeat."""
+        return min((job.claim_timeout for job in jobs if job.claim_timeout), default=self._usual_timeout)
 
     async def heartbeat_many(
         self, jobs: Sequence[Job], deadline: float

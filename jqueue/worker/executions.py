@@ -1,24 +1,50 @@
-"""The jobs that a worker holds, and the calls of their handlers."""
+"""The execution of jobs: calls of handlers, their limits of time, and the decisions about their jobs.
+
+A worker and a task of Spark execute jobs in the same way. They differ in where the jobs come from, and where their
+outcomes go: see `Executions`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import Enum, auto
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
+from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.errors import InvalidJobError, ResultWantedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.ends import Ack
 from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
-from jqueue.worker.context import BatchContext, Context
+from jqueue.ports.queue import JobQueue
+from jqueue.runtime.queue_options import options_of
+from jqueue.worker.calls import Call, around, call_of
+from jqueue.worker.context import Around, BatchContext, Context
+from jqueue.worker.failures import fail, worn_out
+from jqueue.worker.handler_errors import check_awaited, error_in, results_of
+from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import log_about
-from jqueue.worker.retries import OutcomeKind
+from jqueue.worker.parents import results_of_parents, with_argument
+from jqueue.worker.payloads import UnkeptResultError
+from jqueue.worker.processes import Processes
+from jqueue.worker.reports import Reports
+from jqueue.worker.retries import CANCELLED, HAND_BACK, Decision, HandlerTimeout, OutcomeKind, decisive
+from jqueue.worker.threads import Threads
 
 logger: Logger = logger_of("jqueue.worker")
+
+KEPT_FOR_CHILDREN = 1.0
+"""Seconds for which the result of a job is kept at least that only its children need."""
 
 Reason = Literal["timeout", "cancelled", "lost", "stop"]
 """The reason for which a handler was told to stop."""
@@ -39,13 +65,43 @@ class Phase(Enum):
     """Its handler has ended, or is never called."""
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The way to call a handler.
+
+    Attributes:
+        handler: the handler.
+        call: calls it: see `call_of`.
+        seconds: time that a call may take.
+        wants_context: True if the handler or middleware takes a context.
+        takes_batch: True if it takes a batch.
+        is_simple: True if it takes one job without a context, does not run in a process, and keeps no result.
+    """
+
+    handler: Handler[..., Any]
+    call: Call
+    seconds: float
+    wants_context: bool
+    takes_batch: bool
+    is_simple: bool
+
+    @classmethod
+    def of(cls, handler: Handler[..., Any], threads: Threads, seconds: float) -> Plan:
+        """Return the way to call a handler, given the seconds for a handler without a timeout of its own."""
+        options = handler.options
+        wants_context = handler.signature.wants_context or bool(handler.middlewares or handler.thread_middlewares)
+        takes_batch, keeps_result = options.batch is not None, options.keep_result is not None
+        is_simple = not (wants_context or takes_batch or keeps_result or handler.runs_in == "process")
+        limit = seconds if options.seconds is None else options.seconds
+        return cls(handler, call_of(handler, threads), limit, wants_context, takes_batch, is_simple)
+
+
 @dataclass(slots=True, eq=False)
 class Execution:
     """One call of a handler, for one job or for a batch of them. It takes one slot.
 
     Attributes:
-        handler: the handler.
-        call: calls the handler.
+        plan: the way to call the handler.
         phase: the phase.
         jobs: the jobs to call it with. Jobs that fail before the call leave this list.
         unstopped: number of those jobs that were neither told to stop nor decided about.
@@ -57,8 +113,7 @@ class Execution:
         due: time at which the handler has its timeout, or counts as stuck if it was told to stop, on the loop's clock.
     """
 
-    handler: Handler[..., Any]
-    call: Any
+    plan: Plan
     phase: Phase = Phase.WAITING
     jobs: list[HeldJob] = field(default_factory=list)
     unstopped: int = 0
@@ -68,9 +123,25 @@ class Execution:
     began: float = 0.0
     due: float = math.inf
 
+    @property
+    def handler(self) -> Handler[..., Any]:
+        """The handler."""
+        return self.plan.handler
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the call may take: those of its job, or of its handler."""
+        own = None if self.plan.takes_batch else self.jobs[0].job.timeout
+        return self.plan.seconds if own is None else own
+
+    def add(self, held: HeldJob) -> None:
+        """Add a job to call the handler with."""
+        self.jobs.append(held)
+        self.unstopped += 1
+
     def warn(self, text: str, *values: Any) -> None:
         """Log a warning that continues the name of the job, or the number of jobs."""
-        if self.handler.options.batch is None:
+        if not self.plan.takes_batch:
             log_about(self.jobs[0].job, logging.WARNING, text, *values)
             return
         entrypoint, jobs = self.handler.entrypoint, counted(len(self.jobs), "job")
@@ -96,7 +167,7 @@ class HeldJob:
 
     job: Job
     execution: Execution
-    confirmed: float
+    confirmed: float = 0.0
     context: Context | None = None
     reason: Reason | None = None
     outcome: OutcomeKind | None = None
@@ -109,3 +180,378 @@ class HeldJob:
     def claim_timeout(self) -> float | None:
         """Seconds that the claim lasts without a heartbeat, if it ends by itself."""
         return self.job.claim_timeout
+
+
+class Equipment(NamedTuple):
+    """The threads and processes for handlers, and the value that the lifespan yielded."""
+
+    threads: Threads
+    processes: Processes
+    resources: Any
+
+
+@asynccontextmanager
+async def equipment_of(settings: WorkerSettings) -> AsyncIterator[Equipment]:
+    """Open what the handlers of a worker need, and close it in the end."""
+    async with AsyncExitStack() as stack:
+        resources = None
+        if settings.lifespan is not None:
+            resources = await stack.enter_async_context(settings.lifespan())
+        threads = Threads(settings.concurrency)
+        processes = Processes(settings.concurrency, settings.max_memory)
+        stack.push_async_callback(processes.close)
+        stack.callback(threads.shutdown)
+        yield Equipment(threads, processes, resources)
+
+
+class Executions(ABC):
+    """Executes jobs: it calls their handlers, stops them, and decides what becomes of the jobs.
+
+    A subclass brings the jobs, and takes their outcomes: `done` and `decide` must not wait for anything.
+
+    Args:
+        settings: the settings of the worker.
+        handlers: its handlers, by entrypoint.
+
+    Attributes:
+        settings, handlers: the same.
+        loop: the event loop.
+        cancel_grace: seconds that a handler gets to end when it is told to stop.
+        executions: the calls of handlers that have not ended, without those that are stuck.
+        queue: the queue of the jobs. The subclass sets it.
+    """
+
+    queue: JobQueue
+
+    def __init__(self, settings: WorkerSettings, handlers: Mapping[str, Handler[..., Any]]) -> None:
+        self.settings: WorkerSettings = settings
+        self.handlers = handlers
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
+        self.cancel_grace: float = to_seconds("cancel_grace", settings.cancel_grace)
+        self.executions: set[Execution] = set()
+        self._next_check = math.inf
+        self._timer: asyncio.TimerHandle | None = None
+
+    def equip(
+        self,
+        equipment: Equipment,
+        interrupt: Callable[[KeyboardInterrupt], bool],
+        reports: Reports | None,
+        seconds: float = math.inf,
+    ) -> None:
+        """Take what the handlers need.
+
+        Args:
+            equipment: see `equipment_of`.
+            interrupt: takes a KeyboardInterrupt of a handler, and returns True if the run ends by it.
+            reports: takes the progress of jobs; None: nobody looks at it.
+            seconds: time that a handler may take that has no timeout of its own.
+        """
+        self._interrupt, self._reports = interrupt, reports
+        self._processes, self._resources = equipment.processes, equipment.resources
+        self._clock, self._entropy = options_of(self.queue).clock, options_of(self.queue).entropy
+        self._run_task = asyncio.current_task()
+        threads = equipment.threads
+        self.plans = {name: Plan.of(each, threads, seconds) for name, each in self.handlers.items()}
+
+    # The jobs and their outcomes
+
+    @abstractmethod
+    def done(self, held: HeldJob) -> None:
+        """Take a job that is done, with the ack that says so and the operations of its commit."""
+
+    @abstractmethod
+    def decide(self, held: HeldJob, decision: Decision) -> None:
+        """Take a job that is not done, with the decision about it."""
+
+    @abstractmethod
+    def stick(self, execution: Execution) -> None:
+        """Take a call whose handler goes on although it was told to stop and `cancel_grace` is over."""
+
+    def hold(self, held: HeldJob) -> None:
+        """Add a job to its execution. It is not run if it has no attempts left, or was cancelled."""
+        job = held.job
+        if (decision := worn_out(job, held.execution.handler.options)) is not None:
+            self.decide(held, decision)
+        elif job.cancel_requested:
+            self.decide(held, CANCELLED)
+        else:
+            held.execution.add(held)
+
+    # Calls
+
+    async def execute(self, execution: Execution) -> None:
+        """Call a handler once, and decide what becomes of its jobs."""
+        results: Sequence[Any] = ()
+        error: BaseException | None = None
+        try:
+            if execution.phase is not Phase.WAITING:
+                raise asyncio.CancelledError
+            execution.phase = Phase.RUNNING
+            results = await (self.do_batch if execution.plan.takes_batch else self._do_job)(execution)
+        except BaseException as raised:
+            error = decisive(raised)
+        self.end(execution, results, error)
+
+    async def _do_job(self, execution: Execution) -> Sequence[Any]:
+        [held] = execution.jobs
+        if execution.plan.wants_context:
+            held.context = execution.context = self._context(held.job, self._around(execution))
+        if held.job.after:
+            await self._load_parents(held)
+        value = await self._call(execution, held.job)
+        self.check_value(execution, value)
+        return (value,)
+
+    async def do_batch(self, execution: Execution) -> Sequence[Any]:
+        """Call a handler with a batch, and return the result of each of its jobs.
+
+        Jobs that were told to stop before the call, and jobs whose payload does not validate, leave the batch.
+        """
+        plan, payloads, surroundings = execution.plan, list[Any](), self._around(execution)
+        for held in list(execution.jobs):
+            try:
+                if held.reason is None:
+                    if plan.wants_context:
+                        held.context = self._context(held.job, surroundings)
+                    if held.job.after:
+                        await self._load_parents(held)
+                    handler = plan.handler
+                    payloads.append(None if handler.runs_in == "process" else handler.signature.parse(held.job))
+                    continue
+                if held.outcome is None:
+                    self.give_back(held)
+            except Exception as error:
+                if held.reason is None:
+                    execution.unstopped -= 1
+                    self._fail(held, decisive(error), shows=True)
+                elif held.outcome is None:
+                    self.give_back(held)
+            execution.jobs.remove(held)
+        if not execution.unstopped:
+            return ()
+        if plan.wants_context:
+            contexts = [held.context for held in execution.jobs if held.context is not None]
+            execution.context = BatchContext(plan.handler.entrypoint, contexts, **surroundings)
+        value = await self._call(execution, payloads)
+        self.check_value(execution, value)
+        return results_of(value, len(execution.jobs))
+
+    def _call(self, execution: Execution, payload: Any) -> Awaitable[Any]:
+        """Return the call of a handler with a job, or with the payloads of a batch. Its timeout begins now."""
+        plan, execution.began = execution.plan, self.loop.time()
+        if plan.handler.runs_in == "process":
+            return self._in_process(execution)
+        self.limit(execution, execution.seconds)
+        return plan.call(payload, execution.context)
+
+    async def _load_parents(self, held: HeldJob) -> None:
+        """Give a job the results of its parents: to its context, and as the first argument of one in a chain."""
+        is_chained = held.job.encoding == "chained"
+        if held.context is not None or is_chained:
+            results = await results_of_parents(self.queue, held.job)
+            if held.context is not None:
+                held.context.parents = results
+            if is_chained:
+                held.job = with_argument(held.job, held.execution.handler.signature.names[0], results)
+
+    @staticmethod
+    def check_value(execution: Execution, value: Any) -> None:
+        """Check the value that a handler returned.
+
+        Raises:
+            TypeError: it must be awaited.
+            CancelledError: the handler was told to stop, and may have left work undone.
+        """
+        if value is not None:
+            check_awaited(value)
+        if execution.phase is not Phase.RUNNING:
+            raise asyncio.CancelledError
+
+    async def _in_process(self, execution: Execution) -> Any:
+        """Call a handler in a process. Its timeout begins with its turn, and anew once a process has begun with it."""
+        handler = execution.handler
+
+        def running(begun: bool) -> None:
+            if execution.phase is not Phase.RUNNING:
+                return
+            self.limit(execution, execution.seconds if begun else math.inf)
+            if begun and execution.context is not None:
+                execution.context.move_deadline(self._deadline(execution))
+
+        async with self._processes.turn:
+            running(True)  # starts the timeout for middleware
+            call = partial(self._processes.call, handler, [held.job for held in execution.jobs], running)
+            return await around(handler.middlewares, execution.context, call)
+
+    def _around(self, execution: Execution) -> Around:
+        return {"queue": self.queue, "resources": self._resources, "deadline": self._deadline(execution)}
+
+    def _deadline(self, execution: Execution) -> datetime | None:
+        seconds = execution.seconds
+        return None if seconds == math.inf else self._clock.now() + timedelta(seconds=seconds)
+
+    def _context(self, job: Job, surroundings: Around) -> Context:
+        return Context(job, self._lose_job, self._reports, **surroundings)
+
+    def _lose_job(self, job: Job) -> None:
+        """Stop the work on a job whose claim is found lost by its handler."""
+        for held in [each for execution in self.executions for each in execution.jobs]:
+            if held.job.claim == job.claim:
+                self.lose(held, "another worker has it, or it was removed")
+
+    # Stopping
+
+    def stop(self, execution: Execution, reason: Reason) -> None:
+        """Tell a handler to stop the work on all of its jobs. If it goes on after `cancel_grace`, it is stuck."""
+        for held in execution.jobs:
+            if held.outcome is None and held.reason is None:
+                held.reason = reason
+                execution.unstopped -= 1
+                if held.context is not None:
+                    held.context.stop()
+        if execution.phase not in (Phase.WAITING, Phase.RUNNING):
+            return
+        if execution.context is not None:
+            execution.context.stop()
+        if execution.phase is Phase.RUNNING and execution.task is not None:
+            execution.task.cancel()
+        execution.phase = Phase.STOPPING
+        self.limit(execution, self.cancel_grace)
+
+    def stop_job(self, held: HeldJob, reason: Reason) -> None:
+        """Tell a handler to stop the work on a job. A batch goes on with its other jobs, if there are any.
+
+        The outcome of the job is sent when the handler has ended, as a job counts as running until then.
+        """
+        if held.outcome is None and held.reason is None:
+            held.reason = reason
+            held.execution.unstopped -= 1
+            if held.context is not None:
+                held.context.stop()
+            if not held.execution.unstopped:
+                self.stop(held.execution, reason)
+
+    def lose(self, held: HeldJob, why: str) -> None:
+        """Stop the work on a job whose claim is lost."""
+        if held.outcome is None:
+            log_about(held.job, logging.WARNING, " is lost: %s", why)
+            self.stop_job(held, "lost")
+
+    def limit(self, execution: Execution, seconds: float) -> None:
+        """Limit the time of a handler from now on: it is told to stop then, or is stuck if it was told before."""
+        execution.due = self.loop.time() + seconds
+        self._check_at(execution.due)
+
+    def _check_at(self, due: float) -> None:
+        """Check the limits at a time, unless they are checked before. One timer serves all handlers."""
+        if due < self._next_check:
+            self.close()
+            self._next_check = due
+            self._timer = self.loop.call_at(due, self._check_limits)
+
+    def _check_limits(self) -> None:
+        """Stop the handlers whose time is over."""
+        now, self._next_check = max(self._next_check, self.loop.time()), math.inf
+        for execution in [each for each in self.executions if each.due <= now]:
+            if execution.phase is Phase.RUNNING:
+                self.stop(execution, "timeout")
+            else:
+                self.stick(execution)
+        self._check_at(min((each.due for each in self.executions), default=math.inf))
+
+    def close(self) -> None:
+        """Check no limits any longer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # Decisions
+
+    def end(self, execution: Execution, results: Sequence[Any], error: BaseException | None) -> None:
+        """Decide about the jobs of a handler that returned, or raised an error, or was stopped.
+
+        A batch handler that returns, or is stopped, has done only jobs on which it was not told to stop the work.
+        """
+        was_stuck, execution.phase = execution.phase is Phase.STUCK, Phase.ENDED
+        is_stopped, told_all = isinstance(error, asyncio.CancelledError), not execution.unstopped
+        ends_run = (isinstance(error, KeyboardInterrupt) and self._interrupt(error)) or (
+            is_stopped and self._run_task is not None and self._run_task.cancelling() > 0
+        )  # a program that ends cancels all of its tasks, handlers too
+        is_shown = False
+        for place, held in enumerate(execution.jobs):
+            if held.outcome is not None:
+                continue
+            if ends_run or (held.reason is not None and (error is None or is_stopped or not told_all)):
+                self.give_back(held, was_stuck)
+            elif error is None:
+                self._finish(held, results[place])
+            else:
+                self._fail(held, error, shows=not is_shown)
+                is_shown = True
+        execution.due = math.inf
+        execution.jobs.clear()  # its jobs refer to it: a cycle would be left to the garbage collector
+
+    def _finish(self, held: HeldJob, result: Any) -> None:
+        """Ack a job that succeeded. It fails if a batch has an error in the place of its result."""
+        job, plan = held.job, held.execution.plan
+        error = error_in(result) if plan.takes_batch else None
+        if error is not None and not isinstance(error, UnkeptResultError):
+            self._fail(held, decisive(error), shows=True)
+            return
+        held.outcome, held.result = "succeeded", result
+        if self.settings.log_done:
+            log_about(job, logging.INFO, " is done after %.3f s", self.loop.time() - held.execution.began)
+        if held.context is not None:
+            held.companions = tuple(held.context.companions)
+        keep_result = plan.handler.keep_result_of(job)
+        if keep_result is None or not self.queue.capabilities.results:
+            held.operation = Ack(job, withheld=result is not None)
+        else:
+            self._keep(held, keep_result)
+        self.done(held)
+
+    def _keep(self, held: HeldJob, keep_result: Duration) -> None:
+        """Let the ack of a job carry its result."""
+        try:
+            held.operation = Ack(held.job, held.execution.handler.result_to_keep(held.result), keep_result)
+        except UnkeptResultError as failure:
+            self._drop_result(held, f"{failure}")
+
+    @staticmethod
+    def _drop_result(held: HeldJob, reason: str) -> None:
+        """Ack a job without its result, which cannot be kept: its work is done, and must not be done again."""
+        held.operation = Ack(held.job, keep_result=0)
+        log_about(held.job, logging.WARNING, " is acked without its result: %s", reason)
+
+    def refuse(self, held: HeldJob, error: BaseException) -> None:
+        """Decide anew about a job whose ack was refused, for its result or for an operation of its commit.
+
+        It is first acked without the result. If the sending of its ack was cancelled, the job is handed back.
+        """
+        has_result = isinstance(held.operation, Ack) and held.operation.result is not None
+        if isinstance(error, asyncio.CancelledError):
+            self.decide(held, HAND_BACK)
+        elif isinstance(error, ResultWantedError):
+            self._keep(held, KEPT_FOR_CHILDREN)
+            self.done(held)
+        elif isinstance(error, InvalidJobError) and has_result:
+            self._drop_result(held, f"the queue refused the ack: {error}")
+            self.done(held)
+        elif isinstance(error, InvalidJobError):
+            log_about(held.job, logging.ERROR, " is dead: %s", error)
+            self.decide(held, Decision("dead", error=f"{type(error).__name__}: {error}", dead=True))
+        else:
+            self._fail(held, error)
+
+    def give_back(self, held: HeldJob, was_stuck: bool = False) -> None:
+        """Decide about a job whose handler was told to stop. `was_stuck`: it did not stop within `cancel_grace`."""
+        if held.reason == "timeout":
+            how = ", and still ran after it was told to stop" if was_stuck else ""
+            self._fail(held, HandlerTimeout(f"timed out after {held.execution.seconds:g} s{how}"))
+        else:
+            self.decide(held, CANCELLED if held.reason == "cancelled" else HAND_BACK)
+
+    def _fail(self, held: HeldJob, error: BaseException, *, shows: bool = False) -> None:
+        """Decide about a job that failed, and log it; its error in full if `shows`, and if that is asked for."""
+        options, in_full = held.execution.handler.options, self.settings.show_errors
+        self.decide(held, fail(error, held.job, options, self._entropy.jitter, shows=shows, in_full=in_full))

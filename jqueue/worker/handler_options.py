@@ -31,6 +31,9 @@ MIN_CLAIM_TIMEOUT = 0.05
 MAX_BATCH = 10_000
 """The largest number of jobs in one batch: the number that one dequeue may claim."""
 
+MIB = 2**20
+"""Number of bytes in the unit of `max_memory`."""
+
 MAX_CONCURRENCY = 10_000
 """The largest concurrency: the number of jobs that one dequeue may claim."""
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 from jqueue.domain.errors import JobCancelledError
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import rest
-from jqueue.worker.claims import Claims
-from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.run_state import RunState
 
 LONGEST_INTERVAL = 60.0
@@ -19,21 +17,21 @@ SHORTEST_INTERVAL = 0.01
 CALLS = "sending heartbeats"
 
 
-async def send_heartbeats(state: RunState, claims: Claims, job_runner: JobRunner) -> None:
+async def send_heartbeats(state: RunState) -> None:
     """Send heartbeats until cancelled."""
-    loop, clock, pause = state.loop, options_of(state.queue).clock, 0.0
+    claims, loop, clock, pause = state.claims, state.loop, options_of(state.queue).clock, 0.0
     while True:
         while not state.held:
             state.health.forget(CALLS)
             await state.claimed.wait()
-        await rest(pause or _interval_of(claims.shortest_timeout()), clock)
+        await rest(pause or _interval_of(claims.shortest_timeout(state.jobs)), clock)
         if not state.held:
             continue
-        jobs, timeout, pause = list(state.held), claims.shortest_timeout(), 0.0
+        all_held, timeout, pause = list(state.held), claims.shortest_timeout(state.jobs), 0.0
         deadline = max(SHORTEST_INTERVAL, timeout / 2)
-        errors, failed = await claims.heartbeat_many([held.job for held in jobs], deadline)
+        errors, failed = await claims.heartbeat_many(state.jobs, deadline)
         refused = {error.job_id: error for error in errors}
-        for held in jobs:
+        for held in all_held:
             if held.job.id in failed:
                 continue
             refusal = refused.get(held.job.id)
@@ -43,9 +41,9 @@ async def send_heartbeats(state: RunState, claims: Claims, job_runner: JobRunner
             if refusal is None or not is_of_this_claim:
                 continue
             if isinstance(refusal, JobCancelledError):
-                job_runner.stop_job(held, "cancelled")
+                state.stop_job(held, "cancelled")
             elif not getattr(refusal, "ended_here", False):
-                job_runner.lose(held, "another worker has it, or it was removed")
+                state.lose(held, "another worker has it, or it was removed")
         if not failed:
             state.health.answered(CALLS)
             continue
@@ -53,7 +51,7 @@ async def send_heartbeats(state: RunState, claims: Claims, job_runner: JobRunner
         for held in list(state.held):
             lasts = held.claim_timeout or timeout
             if loop.time() - held.confirmed >= lasts:
-                job_runner.lose(held, f"the store confirmed no heartbeat for {lasts:g} s")
+                state.lose(held, f"the store confirmed no heartbeat for {lasts:g} s")
         ends = [held.confirmed + (held.claim_timeout or timeout) for held in state.held]
         left = min(ends, default=loop.time() + timeout) - loop.time()
         pause = max(SHORTEST_INTERVAL, min(_interval_of(timeout), left / BEATS_PER_TIMEOUT))

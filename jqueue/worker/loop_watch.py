@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from jqueue.domain.printable import printable
 from jqueue.ports.log import Logger, logger_of
 from jqueue.worker.executions import Execution
-from jqueue.worker.job_runner import JOB_TASK
+from jqueue.worker.run_state import JOB_TASK
 
 logger: Logger = logger_of("jqueue.worker")
 

@@ -23,10 +23,8 @@ from jqueue.domain.errors import (
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.printable import counted
-from jqueue.worker.claims import Claims
 from jqueue.worker.executions import HeldJob
 from jqueue.worker.job_log import log_about
-from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.queue_health import RETRIED_ERRORS
 from jqueue.worker.run_state import RunState
 
@@ -43,15 +41,11 @@ class OutcomeSender:
     """Sends the outcomes of a run.
 
     Args:
-        state: the state of the run, with the outcomes.
-        claims: the claims that they end.
-        job_runner: decides again what becomes of a job whose outcome was refused.
+        state: the jobs of the run, with the outcomes.
     """
 
-    def __init__(self, state: RunState, claims: Claims, job_runner: JobRunner) -> None:
+    def __init__(self, state: RunState) -> None:
         self._state = state
-        self._claims = claims
-        self._job_runner = job_runner
         self._own_tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -65,7 +59,7 @@ class OutcomeSender:
                         raise state.slots.failure
                 plain = self._take()
                 try:
-                    again, error = await self._send(plain, min(MAX_BATCH, self._claims.limit))
+                    again, error = await self._send(plain, min(MAX_BATCH, self._state.claims.limit))
                 except BaseException:  # cancelled by a program that ends: the next call of `run` sends them again
                     for held in plain:
                         held.uncertain = True
@@ -155,7 +149,7 @@ class OutcomeSender:
             several = outcomes[start : start + size]
             results: Sequence[object]
             try:
-                reports = self._state.reports.take(self._claims.limit - len(several))
+                reports = self._state.reports.take(self._state.claims.limit - len(several))
                 results = await self._state.queue.apply_each(*reports, *[held.operation for held in several])
                 results = results[len(reports) :]
             except RETRIED_ERRORS as error:
@@ -200,7 +194,7 @@ class OutcomeSender:
                 end.outcome = "lost"
             self._state.finish(end)
         elif isinstance(end.operation, Ack):
-            self._job_runner.refuse(end, error)
+            self._state.refuse(end, error)
         else:
             log_about(end.job, logging.ERROR, " cannot be handed back: %s", error)
             end.outcome = "lost"

@@ -24,10 +24,10 @@ from jqueue.domain.models import Job
 from jqueue.runtime.system import usable_processors
 from jqueue.runtime.threads import in_its_own_thread
 from jqueue.worker.handler_errors import rebuilt
+from jqueue.worker.handler_options import MIB
 from jqueue.worker.handlers import Handler
 from jqueue.worker.in_process import serve
 from jqueue.worker.job_log import levels_of_loggers, log_forwarded
-from jqueue.worker.run_state import MIB
 from jqueue.worker.signals import SIGNALS
 
 IMPORT_TIMEOUT = 300.0

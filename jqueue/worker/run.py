@@ -14,8 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 from jqueue._version import __version__
 from jqueue.domain.durations import to_seconds
@@ -33,18 +32,17 @@ from jqueue.worker.claiming import Claimer
 from jqueue.worker.claims import Claims
 from jqueue.worker.deaths import Deaths
 from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
+from jqueue.worker.executions import Equipment, equipment_of
 from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
 from jqueue.worker.heartbeats import send_heartbeats
-from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.loop_watch import watch_loop
 from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import check_regularly
-from jqueue.worker.processes import Processes
 from jqueue.worker.queue_health import check_writable, open_queue
-from jqueue.worker.run_state import RunReport, RunState, Slots
+from jqueue.worker.retries import OutcomeKind
+from jqueue.worker.run_state import RunState, Slots
 from jqueue.worker.signals import handle_signals
-from jqueue.worker.threads import Threads
 
 logger: Logger = logger_of("jqueue.worker")
 
@@ -55,25 +53,41 @@ HURRIED_SETTLE = 5.0
 """Seconds that a worker gets to send its last outcomes when it was told to stop at once."""
 
 
-@dataclass(eq=False)
-class QueueParts:
-    """The parts of a run that serve one queue.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """Number of jobs that a worker claimed, by outcome. A job counts each time it was claimed.
 
     Attributes:
-        queue: the queue.
-        state: the jobs that the worker has from there.
-        claims: their claims.
-        job_runner: does them.
-        claiming: the task that claims jobs.
-        sending: the task that sends their outcomes.
+        succeeded: finished, and acked.
+        failed: failed, and will be tried again.
+        dead: failed for the last time, or discarded.
+        snoozed: put off by their handler.
+        handed_back: given back unharmed when the worker stopped.
+        cancelled: cancelled while they were in progress.
+        lost: their claim was lost before their outcome was in the queue.
+        stuck: handlers that still went on when the worker ended, although they were told to stop. Their jobs are
+            also counted above.
+        worn: True if the worker has ended as `max_jobs` or `max_memory` says, and another one is to take its place.
     """
 
-    queue: JobQueue
-    state: RunState
-    claims: Claims
-    job_runner: JobRunner
-    claiming: asyncio.Task[None]
-    sending: asyncio.Task[None]
+    succeeded: int = 0
+    failed: int = 0
+    dead: int = 0
+    snoozed: int = 0
+    handed_back: int = 0
+    cancelled: int = 0
+    lost: int = 0
+    stuck: int = 0
+    worn: bool = False
+
+    @property
+    def total(self) -> int:
+        """Number of jobs in all."""
+        return sum(getattr(self, kind) for kind in get_args(OutcomeKind))
+
+    def __str__(self) -> str:
+        counts = {name: getattr(self, name) for name in (*get_args(OutcomeKind), "stuck")}
+        return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count) or "no jobs"
 
 
 class Run:
@@ -204,16 +218,10 @@ class Run:
         try:
             async with AsyncExitStack() as stack:
                 await self._open(stack)
-                resources = None
-                if self._settings.lifespan is not None:
-                    resources = await stack.enter_async_context(self._settings.lifespan())
-                threads = Threads(self._settings.concurrency)
-                processes = Processes(self._settings.concurrency, self._settings.max_memory)
-                stack.push_async_callback(processes.close)
-                stack.callback(threads.shutdown)
+                equipment = await stack.enter_async_context(equipment_of(self._settings))
                 if not self._stops:
                     self._phase = "working"
-                    await self._work(partial(self._serve, threads, processes, resources))
+                    await self._work(equipment)
                 self._phase = "closing"
         finally:
             failing = "".join([state.health.close() for state in self._states])
@@ -248,7 +256,7 @@ class Run:
             if exporter is not None:
                 await stack.enter_async_context(exporter.watch(queue, state))
 
-    async def _work(self, serve: Callable[[RunState, asyncio.TaskGroup], QueueParts]) -> None:
+    async def _work(self, equipment: Equipment) -> None:
         """Serve the queues side by side, until stopped or drained; then end in order."""
         slots = self._slots
         logger.info(
@@ -261,14 +269,15 @@ class Run:
         cancelled: asyncio.CancelledError | None = None
         async with asyncio.TaskGroup() as group:  # no part fails in it: see `_part`
             self._begin(group, lambda: watch_loop(lambda: slots.executions), "loop-watch")
-            served = [serve(state, group) for state in self._states]
+            for state in self._states:
+                self._serve(state, equipment, group)
             try:
                 while True:
                     try:
                         await slots.must_end.wait()
                         failure = failure if cancelled else slots.failure
                         self._stops = 2 if slots.failure else self._stops
-                        await self._end(group, served)
+                        await self._end(group)
                         break
                     except asyncio.CancelledError as error:  # the end is begun anew, and hurries
                         self._stops, cancelled = 2, error
@@ -277,31 +286,29 @@ class Run:
                 self._phase = "closing"
                 for part in self._parts:
                     part.cancel()
-                for each in served:
-                    each.job_runner.close()
+                for state in self._states:
+                    state.close()
         end = failure or cancelled
         if end is not None:
             raise end
 
-    def _serve(
-        self, threads: Threads, processes: Processes, resources: Any, state: RunState, group: asyncio.TaskGroup
-    ) -> QueueParts:
+    def _serve(self, state: RunState, equipment: Equipment, group: asyncio.TaskGroup) -> None:
         """Begin to claim jobs of a queue, to send their outcomes, and to send heartbeats."""
-        queue, claims = state.queue, Claims(state)
-        job_runner = JobRunner(state, claims, threads, processes, resources, self.interrupt)
+        queue, able = state.queue, state.queue.capabilities
+        state.claims = Claims(queue, self._settings)
+        state.equip(equipment, self.interrupt, state.reports if able.steps else None)
         if isinstance(queue, SupportsWorkers):
             queue.attend(self._id, self._record, self._obey)
         if isinstance(queue, SupportsOffering):
             queue.offer()
-        claimer, sender = Claimer(state, claims, job_runner.begin), OutcomeSender(state, claims, job_runner)
-        claiming = self._begin(group, lambda: self._claim(state, claimer), "claims")
-        sending = self._begin(group, sender.run, "outcomes", is_last=True)
+        claimer, sender = Claimer(state), OutcomeSender(state)
+        state.claimer = self._begin(group, lambda: self._claim(state, claimer), "claims")
+        state.sender = self._begin(group, sender.run, "outcomes", is_last=True)
         self._begin(group, lambda: check_regularly(state), "checks")
-        if queue.capabilities.heartbeat:
-            self._begin(group, lambda: send_heartbeats(state, claims, job_runner), "heartbeats")
-        if queue.capabilities.steps:
-            self._begin(group, lambda: state.reports.send(queue, claims.limit), "reports")
-        return QueueParts(queue, state, claims, job_runner, claiming, sending)
+        if able.heartbeat:
+            self._begin(group, lambda: send_heartbeats(state), "heartbeats")
+        if able.steps:
+            self._begin(group, lambda: state.reports.send(queue, state.claims.limit), "reports")
 
     def _begin(
         self, group: asyncio.TaskGroup, work: Callable[[], Awaitable[None]], name: str, *, is_last: bool = False
@@ -354,24 +361,24 @@ class Run:
 
     # The end
 
-    async def _end(self, group: asyncio.TaskGroup, served: Sequence[QueueParts]) -> None:
+    async def _end(self, group: asyncio.TaskGroup) -> None:
         """End the work in order. Only the claims are over before the handlers, and heartbeats go on until the end."""
-        slots, grace = self._slots, to_seconds("grace", self._settings.grace)
+        slots, states, grace = self._slots, self._states, to_seconds("grace", self._settings.grace)
         grace_ends = self._loop.time() + grace
-        for each in served:
-            each.claiming.cancel()
-        await asyncio.wait([each.claiming for each in served])
-        for each in served:
-            for execution in list(each.state.filling.values()):  # it waits for more jobs; its handler has not begun
-                each.job_runner.stop(execution, "stop")
-        settling = [group.create_task(self._settle(each), name="jqueue-worker-last-claim") for each in served]
-        await self._end_handlers(served, grace)
-        for each in served:
+        for each in states:
+            each.claimer.cancel()
+        await asyncio.wait([each.claimer for each in states])
+        for each in states:
+            for execution in list(each.filling.values()):  # it waits for more jobs; its handler has not begun
+                each.stop(execution, "stop")
+        settling = [group.create_task(self._settle(each), name="jqueue-worker-last-claim") for each in states]
+        await self._end_handlers(grace)
+        for each in states:
             if isinstance(each.queue, SupportsWorkers):
                 each.queue.leave(self._id)  # if the last outcomes need a commit, it removes the record
 
         def is_over() -> bool:
-            return all(each.state.is_idle or each.sending.done() for each in served)
+            return all(each.is_idle or each.sender.done() for each in states)
 
         await self._wait_until(lambda: is_over() or self._is_hurried, SETTLE)
         if self._is_hurried:
@@ -383,35 +390,35 @@ class Run:
                 self._settings.name,
                 counted(len(slots.held), "job"),
             )
-        await all_at_once(*(self._remove_record(each) for each in served))
+        await all_at_once(*(self._remove_record(each) for each in states))
         if (deaths := self._deaths) is not None:
             left = max(HURRIED_SETTLE, grace_ends - self._loop.time())
             await self._wait_until(lambda: not deaths.calls or self._is_hurried, left)
         await asyncio.wait(settling)
 
-    async def _remove_record(self, served: QueueParts) -> None:
+    async def _remove_record(self, state: RunState) -> None:
         """Remove the record of this worker, unless the queue is in trouble."""
-        if isinstance(served.queue, SupportsWorkers) and not self._is_hurried and not served.state.health.trouble:
+        if isinstance(state.queue, SupportsWorkers) and not self._is_hurried and not state.health.trouble:
             with suppress(JQueueError):  # without an answer, the worker is shown as lost for an hour
-                await served.queue.remove_left(HURRIED_SETTLE)
+                await state.queue.remove_left(HURRIED_SETTLE)
 
-    async def _settle(self, served: QueueParts) -> None:
+    async def _settle(self, state: RunState) -> None:
         """Wait until the jobs that a cancelled call may have claimed are handed back.
 
         A queue hands them back behind the calls that it has when the cancelled call ends. The first call here waits for
         that end, and the second one for the jobs.
         """
-        if not served.claiming.cancelled():
+        if not state.claimer.cancelled():
             return
         seconds = HURRIED_SETTLE
         try:
             async with asyncio.timeout(seconds):
                 for _ in range(2):
-                    await served.queue.dequeue(tuple(self._handlers), batch_size=0, deadline=seconds)
+                    await state.queue.dequeue(tuple(self._handlers), batch_size=0, deadline=seconds)
         except Exception as error:
             logger.debug("the queue has not confirmed the end of a claim: %s", type(error).__name__)
 
-    async def _end_handlers(self, served: Sequence[QueueParts], grace: float) -> None:
+    async def _end_handlers(self, grace: float) -> None:
         """Let handlers finish within the grace period, then cancel the others, and give back jobs that still run.
 
         Stuck handlers are not waited for: they have had their time.
@@ -423,16 +430,16 @@ class Run:
         await self._wait_until(lambda: not slots.executions or self._is_hurried, grace)
         if not slots.executions and not slots.stuck:
             return
-        for each in served:
-            for execution in list(each.state.executions):
-                each.job_runner.stop(execution, "stop")
+        for state in self._states:
+            for execution in list(state.executions):
+                state.stop(execution, "stop")
         cancel_grace = to_seconds("cancel_grace", self._settings.cancel_grace)
         await self._wait_until(lambda: not slots.executions or self._is_hurried, cancel_grace)
         for _ in range(3):
             await asyncio.sleep(0)  # lets cancelled handlers end
-        for each in served:
-            for execution in {held.execution for held in each.state.held}:
-                each.job_runner.abandon(execution)
+        for state in self._states:
+            for execution in {held.execution for held in state.held}:
+                state.abandon(execution)
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         with suppress(TimeoutError):

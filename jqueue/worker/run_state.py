@@ -1,30 +1,43 @@
-"""The slots of a worker, and for each of its queues the jobs that it holds and the number of outcomes."""
+"""The slots of a worker, and for each of its queues the jobs that it has claimed, until their outcomes are there.
+
+Nothing here waits for the queue, but for batches that claim more jobs: outcomes are added here, and `outcome_sender`
+sends them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.job import may_kill
+from jqueue.domain.models import Job
+from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import memory_in_use
-from jqueue.worker.executions import Execution, HeldJob, Phase
-from jqueue.worker.handler_options import WorkerSettings, seconds_of
+from jqueue.worker.claims import Claims
+from jqueue.worker.executions import Execution, Executions, HeldJob, Phase
+from jqueue.worker.handler_options import MIB, WorkerSettings, seconds_of
 from jqueue.worker.handlers import Handler
+from jqueue.worker.job_log import log_about
 from jqueue.worker.queue_health import SLOTS, QueueHealth, name_of
 from jqueue.worker.reports import Reports
-from jqueue.worker.retries import OutcomeKind
+from jqueue.worker.retries import Decision, OutcomeKind
 
 logger: Logger = logger_of("jqueue.worker")
 
-MIB = 2**20
+JOB_TASK = "jqueue-job "
+"""Prefix of the name of a job's task. The id of the job follows."""
+
+CLAIMS_PER_WAIT = 10
+"""Number of claims by which a batch looks for more jobs within its `batch_wait`."""
+
 
 MEASURE_EVERY = 1.0
 """Seconds after which the end of a job has the memory measured again."""
@@ -159,8 +172,8 @@ class Slots:
         return f"takes {size:.0f} MiB of memory, more than {memory}" if size > memory else None
 
 
-class RunState:
-    """State shared by the parts of one run on one queue. Each part changes it in one go, with no await in between.
+class RunState(Executions):
+    """The jobs of one run on one queue. The parts of the run share it, and change it with no await in between.
 
     Exporters of metrics read its `name`, `running` and `outcomes`.
 
@@ -173,13 +186,9 @@ class RunState:
     Attributes:
         name: name of the worker.
         concurrency: number of slots.
-        cancel_grace: seconds that a handler gets to end when it is told to stop.
-        claim_timeout: seconds that a claim lasts without a heartbeat; None for the queue's default.
-        loop: the event loop of the run.
         health: the state of the calls to the queue.
         claiming: number of slots that a claim has taken that is under way.
         held: jobs whose claims are kept alive, until their outcome is in the queue.
-        executions: calls of handlers, until they end or are stuck.
         filling: by entrypoint: the batch that claims more jobs by itself.
         counts: number of jobs so far, by kind of outcome.
         unsent: jobs whose outcomes are not on their way yet.
@@ -190,27 +199,28 @@ class RunState:
         stuck: calls whose handlers go on although they were told to stop, each with the time at which `cancel_grace`
             was over, on the loop's clock. Their slots and claims are kept.
         more: set when more slots are free, or nothing is left to do.
+        claims: makes claims, and keeps them alive. It is set once the queue is open, as the tasks are.
+        claimer, sender: the tasks that claim jobs, and that send their outcomes.
     """
+
+    claims: Claims
+    claimer: asyncio.Task[None]
+    sender: asyncio.Task[None]
 
     def __init__(
         self, slots: Slots, handlers: Mapping[str, Handler[..., Any]], queue: JobQueue, *, drain: bool
     ) -> None:
         settings = slots.settings
+        super().__init__(settings, handlers)
         self.slots = slots
-        self.settings: WorkerSettings = settings
-        self.handlers = handlers
         self.queue = queue
         self.drain = drain
         self.name: str = settings.name
         self.concurrency: int = settings.concurrency
-        self.cancel_grace: float = to_seconds("cancel_grace", settings.cancel_grace)
-        self.claim_timeout: float | None = seconds_of("claim_timeout", settings.claim_timeout)
-        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         give_up_after = seconds_of("give_up_after", settings.give_up_after)
         self.health: QueueHealth = QueueHealth(name_of(queue), options_of(queue).entropy, give_up_after, slots.fail)
         self.claiming = 0
         self.held: set[HeldJob] = set()
-        self.executions: set[Execution] = set()
         self.filling: dict[str, Execution] = {}
         self.counts: Counter[OutcomeKind] = Counter()
         self.unsent: list[HeldJob] = []
@@ -233,6 +243,11 @@ class RunState:
         return {kind: self.counts[kind] for kind in get_args(OutcomeKind)}
 
     @property
+    def jobs(self) -> list[Job]:
+        """The jobs whose claims are kept alive."""
+        return [held.job for held in self.held]
+
+    @property
     def room(self) -> int:
         """Number of slots to claim jobs for, those of a claim under way included."""
         return self.slots.room + self.claiming
@@ -241,13 +256,6 @@ class RunState:
     def is_idle(self) -> bool:
         """True if all outcomes are in the queue, no handler runs, stuck ones aside, and no claim has taken slots."""
         return not (self.executions or self.unsent or self.sending or self.claiming)
-
-    def add_outcome(self, held: HeldJob) -> None:
-        """Add a job whose outcome must be sent to the queue."""
-        self.unsent.append(held)
-        self.has_outcomes.set()
-        if not self.executions:
-            self.slots.progress.set()
 
     def occupy(self, execution: Execution) -> None:
         """Add a reason for which a slot is taken."""
@@ -285,14 +293,118 @@ class RunState:
             self.slots.died(held)
         self.slots.check_wear()
 
-    def filled(self, execution: Execution) -> None:
+    # Beginning
+
+    def begin(self, jobs: Iterable[Job], more: bool) -> None:
+        """Start the work on jobs that were just claimed: the jobs of a batch handler together, other jobs singly.
+
+        Args:
+            jobs: the jobs.
+            more: True if more jobs may be ready, for batches that are not full.
+        """
+        batches: dict[str, Execution] = {}
+        now = self.loop.time()
+        for job in jobs:
+            plan = self.plans[job.entrypoint]
+            size = plan.handler.options.batch
+            execution = None if size is None else batches.get(job.entrypoint)
+            if execution is None:
+                execution = Execution(plan)
+                self.occupy(execution)  # until its handler has ended
+            self._hold(execution, job, now)
+            if size is None:
+                self._start(execution)
+            elif len(execution.jobs) < size:
+                batches[job.entrypoint] = execution
+            else:
+                batches.pop(job.entrypoint, None)
+                self._start(execution)
+        for name, execution in batches.items():
+            if more or self._wait_of(execution.handler) > 0:
+                self.filling[name] = execution
+            self._start(execution)
+        self.claimed.set()
+
+    def _hold(self, execution: Execution, job: Job, now: float) -> None:
+        held = HeldJob(job, execution, now)
+        self.held.add(held)
+        self.occupy(execution)  # until its outcome is sent
+        self.hold(held)
+        if job.errors and held.outcome is None and may_kill(job):
+            why = "its last two workers were lost while they had it, and no other such job runs here meanwhile"
+            log_about(job, logging.WARNING, " begins: %s", why)
+
+    def _start(self, execution: Execution) -> None:
+        """Start the task of a call, unless no job is left for it."""
+        name = execution.handler.entrypoint
+        if not execution.jobs and self.filling.get(name) is not execution:
+            execution.phase = Phase.ENDED
+            self.vacate(execution)
+            return
+        self.executions.add(execution)
+        name = execution.jobs[0].job.id if execution.jobs else name
+        execution.task = self.loop.create_task(self.execute(execution), name=f"{JOB_TASK}{name}")
+
+    async def do_batch(self, execution: Execution) -> Sequence[Any]:
+        """See `Executions.do_batch`. The batch is filled first."""
+        await self._fill(execution)
+        return await super().do_batch(execution)
+
+    async def _fill(self, execution: Execution) -> None:
+        """Claim jobs for a batch until it is full, or until no more are ready and its wait is over.
+
+        Claims for free slots are of all entrypoints together, so that jobs are served by priority and age. The jobs of
+        a batch handler among them begin a batch, which then claims for itself what else is ready. Meanwhile the
+        worker's other claims leave its entrypoint out.
+        """
+        handler, seconds = execution.handler, self._wait_of(execution.handler)
+        size, end = handler.options.batch or 1, self.loop.time() + seconds
+        while self.filling.get(handler.entrypoint) is execution:
+            room = min(size - len(execution.jobs), self.claims.limit)
+            try:
+                jobs = await self.claims.claim((handler.entrypoint,), room)
+            except Exception as error:  # the claims for free slots meet and report the same trouble
+                logger.debug("a batch of %s stays as it is: %s", handler.entrypoint, type(error).__name__)
+                jobs, end = [], 0.0
+            now = self.loop.time()
+            for job in jobs:
+                self._hold(execution, job, now)
+            self.claimed.set()
+            if len(execution.jobs) >= size or (len(jobs) < room and end <= now):
+                self._filled(execution)
+            elif len(jobs) < room:
+                await asyncio.sleep(min(end - now, seconds / CLAIMS_PER_WAIT))
+
+    def _wait_of(self, handler: Handler[..., Any]) -> float:
+        return 0.0 if self.drain else handler.options.wait_seconds
+
+    def _filled(self, execution: Execution) -> None:
         """Note that a batch claims no more jobs for itself."""
         if self.filling.get(execution.handler.entrypoint) is execution:
             del self.filling[execution.handler.entrypoint]
             self.more.set()
 
+    # Stopping
+
+    def lose(self, held: HeldJob, why: str) -> None:
+        """Stop the work on a job whose claim is lost. Nothing more is sent for the job."""
+        if held.outcome is None:
+            super().lose(held, why)
+            held.outcome = "lost"
+            self.vacate(held.execution)
+            self.finish(held)
+            self.wake_waiting()
+
     def stick(self, execution: Execution) -> None:
-        """Note that a handler goes on although it was told to stop. It keeps its slot and its claims."""
+        """Note that a handler does not stop. The claims that are not lost and its slot are kept until it ends."""
+        is_lost = all(held.outcome is not None for held in execution.jobs)
+        execution.warn(
+            ": its handler still runs although it was told to stop; its %s kept until the handler ends",
+            "slot is" if is_lost else "claim and its slot are",
+        )
+        self._add_stuck(execution)
+
+    def _add_stuck(self, execution: Execution) -> None:
         execution.phase = Phase.STUCK
         self.executions.discard(execution)
         self.stuck[execution] = self.loop.time()
@@ -304,59 +416,69 @@ class RunState:
             self.health.block(SLOTS, JQueueError(text))
         self.wake_waiting()
 
-    def end(self, execution: Execution) -> bool:
-        """Note that a handler has ended. Return True if it was stuck."""
-        was_stuck, execution.phase = execution.phase is Phase.STUCK, Phase.ENDED
+    def abandon(self, execution: Execution) -> None:
+        """Give back the jobs of a handler that does not stop, as the worker ends. It is not waited for."""
+        if execution in self.executions:
+            self._add_stuck(execution)
+        if execution.phase is Phase.STUCK:
+            execution.warn(
+                ": its handler still runs although it was told to stop; the worker ends without waiting for it"
+            )
+        for held in execution.jobs:
+            if held.outcome is None:
+                self.give_back(held, was_stuck=True)
+        if execution.task is not None and execution.handler.runs_in != "thread":  # the task of a thread ends with it
+            execution.task.cancel()
+
+    # Outcomes
+
+    def end(self, execution: Execution, results: Sequence[Any], error: BaseException | None) -> None:
+        """See `Executions.end`. The slot is free if the outcomes are on their way."""
+        was_stuck = self.stuck.pop(execution, None) is not None
         self.executions.discard(execution)
         if self.filling:
-            self.filled(execution)
+            self._filled(execution)
         if was_stuck:
-            del self.stuck[execution]
             for state in self.slots.turns:
                 state.health.unblock(SLOTS)
         if not self.executions:
             self.slots.progress.set()
-        return was_stuck
+        super().end(execution, results, error)
+        self.vacate(execution)
+        if was_stuck:
+            self.wake_waiting()
+
+    def done(self, held: HeldJob) -> None:
+        """Add a job whose outcome must be sent to the queue."""
+        self.unsent.append(held)
+        self.has_outcomes.set()
+        if not self.executions:
+            self.slots.progress.set()
+
+    def decide(self, held: HeldJob, decision: Decision) -> None:
+        """Set the outcome of a job, to be sent to the queue as far as the queue supports it."""
+        held.outcome, held.companions = decision.kind, ()
+        able = self.queue.capabilities
+        if decision.dead and not able.dead_letters:
+            held.operation = Ack(held.job)  # after a nack it would come back for ever
+        else:
+            held.operation = Nack(
+                held.job,
+                delay=decision.delay if able.delay else None,
+                error=decision.error if able.errors else None,
+                traceback=decision.traceback if able.errors else None,
+                dead=decision.dead,
+                charge=decision.charge or not able.uncharged,
+            )
+        self.done(held)
+
+    def refuse(self, held: HeldJob, error: BaseException) -> None:
+        """See `Executions.refuse`: its outcome must be sent again."""
+        self.occupy(held.execution)
+        super().refuse(held, error)
 
     def wake_waiting(self) -> None:
         """Wake the tasks that wait for the end: a handler has ended, or outcomes have arrived."""
         self.slots.progress.set()
         if self.is_idle:
             self.slots.wake()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
-    """Number of jobs that a worker claimed, by outcome. A job counts each time it was claimed.
-
-    Attributes:
-        succeeded: finished, and acked.
-        failed: failed, and will be tried again.
-        dead: failed for the last time, or discarded.
-        snoozed: put off by their handler.
-        handed_back: given back unharmed when the worker stopped.
-        cancelled: cancelled while they were in progress.
-        lost: their claim was lost before their outcome was in the queue.
-        stuck: handlers that still went on when the worker ended, although they were told to stop. Their jobs are
-            also counted above.
-        worn: True if the worker has ended as `max_jobs` or `max_memory` says, and another one is to take its place.
-    """
-
-    succeeded: int = 0
-    failed: int = 0
-    dead: int = 0
-    snoozed: int = 0
-    handed_back: int = 0
-    cancelled: int = 0
-    lost: int = 0
-    stuck: int = 0
-    worn: bool = False
-
-    @property
-    def total(self) -> int:
-        """Number of jobs in all."""
-        return sum(getattr(self, kind) for kind in get_args(OutcomeKind))
-
-    def __str__(self) -> str:
-        counts = {name: getattr(self, name) for name in (*get_args(OutcomeKind), "stuck")}
-        return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count) or "no jobs"

@@ -12,8 +12,7 @@ from jqueue.ports.queue import JobQueue
 from jqueue.worker.handler_options import Lifespan, OnDead, WorkerSettings
 from jqueue.worker.handlers import A_QUEUE, AddsJobs, Handler
 from jqueue.worker.router import Router
-from jqueue.worker.run import Run
-from jqueue.worker.run_state import RunReport
+from jqueue.worker.run import Run, RunReport
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -18,7 +18,7 @@ from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_options import HandlerArguments
 from jqueue.worker.retries import Discard, Exponential, Retry, Snooze
-from jqueue.worker.run_state import RunReport
+from jqueue.worker.run import RunReport
 from jqueue.worker.worker import Worker
 
 LONG, AT_ONCE = Exponential(base=3600, cap=3600), Exponential(base=0.001, cap=0.001)

@@ -88,3 +88,21 @@ async def test_in_a_chain_the_result_of_one_is_the_first_argument_of_the_next(ki
         for wrong in (lambda: chain.then(tell, length=3), lambda: chain.then(tell, size=3)):
             with pytest.raises(InvalidJobError, match="takes no other argument"):
                 wrong()
+
+
+async def test_a_job_of_a_batch_whose_parent_has_no_result_fails_alone():
+    worker, found = Worker(), list[str]()
+
+    @worker.handler("load")
+    async def load(name: str) -> Any:
+        return name if name == "ada" else object()
+
+    @worker.handler("greet", batch=2, max_attempts=1)
+    async def greet(names: list[str]) -> None:
+        found.extend(names)
+
+    async with BrokerQueue(InMemoryStorage()) as queue:
+        for name in ("ada", "bob"):
+            await queue.enqueue_many(load.call(name).then(greet))
+        report = await worker.run(queue, drain=True)
+        assert (3, 1, ["ada"]) == (report.succeeded, report.dead, found)
