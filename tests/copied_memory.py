@@ -23,4 +23,4 @@ async def begin_as(copy: DirectQueue | BrokerQueue, original: DirectQueue | Brok
 
 
 def _memory(queue: DirectQueue | BrokerQueue) -> tuple[Engine, BrokerClient | None]:
-    return queue._engine, queue._writer.broker_client  # noqa: SLF001 - a snapshot has all of it
+    return queue._engine, queue._session.broker_client  # noqa: SLF001 - a snapshot has all of it

@@ -9,9 +9,9 @@ from msgspec.structs import asdict
 
 from jqueue.core.access import Access
 from jqueue.core.broker_server import BrokerServer, HeaderOffer
-from jqueue.core.call_queue import CallQueue
 from jqueue.core.queue_base import Prepared
 from jqueue.core.seat_server import SeatServer
+from jqueue.core.session import Session
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.consumer import LeaseVerbs
 from jqueue.core.verbs.operator import HistoryVerbs
@@ -61,10 +61,10 @@ class BlobQueue(QueueVerbs, HistoryVerbs, LeaseVerbs, StagingVerbs, SupportsObse
                 raise InvalidJobError("this queue is only reached through its broker: start that one with --must-exist")
         super().__init__(Access(storage, options, max_retries), batch_limit=batch_limit)
 
-    def _session(self, here: Callable[[], CallQueue], before: Any) -> Writer:
+    def _new_session(self, here: Callable[[], Session], before: Any) -> Writer:
         self._offer: HeaderOffer | None = None
         self._service: BrokerServer | None = None
-        return super()._session(here, before)
+        return super()._new_session(here, before)
 
     async def dequeue_again(
         self, call: str, entrypoint: str | Sequence[str] | None = None, *, wait: Duration | None = None, **options: Any
@@ -82,33 +82,33 @@ class BlobQueue(QueueVerbs, HistoryVerbs, LeaseVerbs, StagingVerbs, SupportsObse
         From now on, this queue commits its calls itself, together with theirs.
         """
         service = self._answering()
-        if self._writer.broker_client is not None:
-            if self._writer.broker_client.only:
+        if self._session.broker_client is not None:
+            if self._session.broker_client.only:
                 raise InvalidJobError("a process that reaches the queue only through its broker cannot serve it")
-            self._writer.broker_client.answering = True
+            self._session.broker_client.answering = True
         return service
 
     def _answering(self) -> BrokerServer:
         calls = self._here()
         if self._service is None:
             calls.closed = None
-            self._service = BrokerServer(self._writer)
+            self._service = BrokerServer(self._session)
         return self._service
 
     def offer(self, url: str | None = None) -> None:
         self._offer_seat(lasting=True)
         dial_url: DialURL | None = getattr(self.storage, "dial_url", None)
-        if self._writer.broker_client is None or self._offer is not None or isinstance(self.storage, SupportsSharing):
+        if self._session.broker_client is None or self._offer is not None or isinstance(self.storage, SupportsSharing):
             return
         if url is not None and dial_url is not None:
             if not 0 < len(url) <= URL_LENGTH or not url.isprintable():
                 raise InvalidJobError(f"the URL of a broker must be printable and have at most {URL_LENGTH} characters")
-            self._offer = HeaderOffer(url, dial_url, self._writer, self.service())
+            self._offer = HeaderOffer(url, dial_url, self._session, self.service())
 
     def _offer_seat(self, *, lasting: bool) -> None:
         """Serve the other processes of the machine, if the storage knows a way."""
         self._here()
-        if (client := self._writer.broker_client) is None or not isinstance(self.storage, SupportsSharing):
+        if (client := self._session.broker_client) is None or not isinstance(self.storage, SupportsSharing):
             return
         service = self._answering()
         if client.seat_server is None or client.seat_server.over:
@@ -119,7 +119,7 @@ class BlobQueue(QueueVerbs, HistoryVerbs, LeaseVerbs, StagingVerbs, SupportsObse
         self._here()
         header_offer, self._offer = self._offer, None
         service, self._service = self._service, None
-        client = self._writer.broker_client
+        client = self._session.broker_client
         for each in (header_offer, None if client is None else client.seat_server):
             if each is not None:
                 each.leave()
@@ -136,7 +136,7 @@ class BlobQueue(QueueVerbs, HistoryVerbs, LeaseVerbs, StagingVerbs, SupportsObse
     @property
     def is_served(self) -> bool:
         """True while another process commits the calls of this queue object."""
-        client = self._writer.broker_client
+        client = self._session.broker_client
         return client is not None and not client.serving and (client.only or client.shares)
 
     def observe(self, observer: Observer) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 
 from jqueue.core.broker_connection import ask, is_absent
-from jqueue.core.call_queue import SHORTEST_POLL
 from jqueue.core.claims import ClaimRegistry
 from jqueue.core.messages import (
     ANSWER_BYTES,
@@ -28,6 +27,7 @@ from jqueue.core.messages import (
     message_decoder,
 )
 from jqueue.core.requests import Callers, Request
+from jqueue.core.session import SHORTEST_POLL
 from jqueue.core.writer import Writer
 from jqueue.domain.errors import (
     BatchUnknownError,

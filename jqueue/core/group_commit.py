@@ -35,7 +35,7 @@ class GroupCommitLoop(BlobQueue):
         self, storage: ObjectStoragePort, stale_timeout: Duration = DEFAULT_CLAIM_TIMEOUT, **options: Any
     ) -> None:
         super().__init__(storage, QueueOptions(stale_timeout=stale_timeout, **options), batch_limit=BATCH_LIMIT)
-        self._writer.closed = f"this {type(self).__name__} is not started: {self._how_to_start}"
+        self._session.closed = f"this {type(self).__name__} is not started: {self._how_to_start}"
         if isinstance(storage, SupportsSharing):
             own = weakref.ref(self)
 
@@ -43,7 +43,7 @@ class GroupCommitLoop(BlobQueue):
                 if (queue := own()) is not None:
                     queue._offer_seat(lasting=False)
 
-            self._writer.volunteer = volunteer
+            self._session.volunteer = volunteer
 
     _how_to_start = "call start() first"
 
@@ -62,10 +62,10 @@ class GroupCommitLoop(BlobQueue):
         Raises:
             RuntimeError: it was started before, and has not been stopped.
         """
-        before, calls = self._calls, self._here()
-        if calls is before and calls.closed is None:
+        before, session = self._session, self._here()
+        if session is before and session.closed is None:
             raise RuntimeError(f"this {type(self).__name__} is started already: call start() once, or stop() first")
-        calls.closed = None
+        session.closed = None
 
     async def stop(self, *, deadline: Duration | None = None) -> None:
         """Take no more calls, finish those under way, hand back claims that no caller took, and close the storage.

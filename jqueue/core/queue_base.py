@@ -19,10 +19,10 @@ from pydantic_core import from_json
 from jqueue.core.access import Access
 from jqueue.core.broker_client import BrokerClient
 from jqueue.core.bulk import BulkEnqueue, StagedCommit
-from jqueue.core.call_queue import CallQueue
 from jqueue.core.claims import HeldClaim
 from jqueue.core.engine import Engine
 from jqueue.core.requests import Request
+from jqueue.core.session import Session
 from jqueue.core.values import ClaimedPayloads, Collector, ValueObjects, handed_out, with_given_payloads
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Describe
@@ -137,9 +137,9 @@ class QueueBase(SupportsApply):
         self._objects = objects
         self._deadline = to_seconds("deadline", options.deadline)
         own: Self = weakref.proxy(self)  # a queue object that is dropped is freed at once, and ends its connection
-        self._calls = self._session(lambda: own._here(), None)
-        self._enter = self._calls.enter
-        self._claims = self._calls.claims
+        self._session = self._new_session(lambda: own._here(), None)
+        self._enter = self._session.enter
+        self._claims = self._session.claims
         self._preparation = Preparation(
             limits=options.limits,
             claim_timeout=to_seconds("stale_timeout", options.stale_timeout),
@@ -153,7 +153,7 @@ class QueueBase(SupportsApply):
         )
 
     @abstractmethod
-    def _session(self, here: Callable[[], CallQueue], before: Any) -> CallQueue:
+    def _new_session(self, here: Callable[[], Session], before: Any) -> Session:
         """Make a session.
 
         Args:
@@ -161,17 +161,17 @@ class QueueBase(SupportsApply):
             before: the session of this kind that it replaces; None for the first one.
         """
 
-    def _here(self) -> CallQueue:
+    def _here(self) -> Session:
         """Return the session of this process and event loop. After a fork, or on another loop, it is a new one.
 
         Raises:
             JQueueError: the loop of the present session runs in another thread.
         """
-        if not self._calls.is_here():
-            self._calls = self._session(self._calls.here, self._calls)
-            self._enter = self._calls.enter
-            self._calls.is_here()  # from now on
-        return self._calls
+        if not self._session.is_here():
+            self._session = self._new_session(self._session.here, self._session)
+            self._enter = self._session.enter
+            self._session.is_here()  # from now on
+        return self._session
 
     @property
     def _bulk_threshold(self) -> int | None:
@@ -207,7 +207,7 @@ class QueueBase(SupportsApply):
         wait: Duration | None = None,
         convert: Convert = all_of,
     ) -> list[Any]:
-        """Commit prepared operations of any kind in one commit, and return their results. See `CallQueue.enter`."""
+        """Commit prepared operations of any kind in one commit, and return their results. See `Session.enter`."""
         results: list[Any] = await self._enter(operations, deadline, atomic=atomic, wait=wait, convert=convert)
         return results
 
@@ -288,7 +288,7 @@ class QueueBase(SupportsApply):
         if stored is None or self._objects is None:
             return deepcopy(result)  # the cached state holds the same object
         closed = QueueClosedError("the queue was closed while the result was loaded")
-        content = await self._calls.loading.do(self._objects.read(stored, seconds), closed)
+        content = await self._session.loading.do(self._objects.read(stored, seconds), closed)
         return from_json(content, allow_inf_nan=False)
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:
@@ -401,6 +401,7 @@ class BlobBase(QueueBase, SupportsWorkers):
         batch_limit: maximum number of calls in one commit.
     """
 
+    _session: Writer
     _finalizer: weakref.finalize[Any, Any] | None = None
 
     def __init__(self, access: Access, *, batch_limit: int) -> None:
@@ -413,11 +414,11 @@ class BlobBase(QueueBase, SupportsWorkers):
             self._claimed_payloads = ClaimedPayloads(
                 objects,
                 access.options.limits,
-                lambda claims: own._calls.hand_back(claims),
+                lambda claims: own._session.hand_back(claims),
                 lambda nacks, left: own._each(nacks, left),
             )
 
-    def _session(self, here: Callable[[], CallQueue], before: Any) -> Writer:
+    def _new_session(self, here: Callable[[], Session], before: Any) -> Writer:
         access, client = self._access, None
         self._engine = engine = Engine(access, None if before is None else before.engine)
         dialed: Any = getattr(access.storage, "dial_url", None)
@@ -425,7 +426,7 @@ class BlobBase(QueueBase, SupportsWorkers):
             dialed = access.storage
         if dialed is not None and access.options.share:
             client = BrokerClient(dialed, engine)
-        self._writer = writer = Writer(engine, self._batch_limit, here, client, before)
+        writer = Writer(engine, self._batch_limit, here, client, before)
         if self._objects is not None:
             look, fence = partial(engine.view, None, self._deadline), partial(writer.enter, (EmptyCommit(),), None)
             writer.collector = Collector(
@@ -494,7 +495,7 @@ class BlobBase(QueueBase, SupportsWorkers):
         self._here().check_open()
         closed = QueueClosedError("the queue was closed while a payload or a result was stored, and nothing was done")
         storing = objects.store(operations, self._seconds(deadline))
-        stored, seconds = await self._writer.storing.do(storing, closed)
+        stored, seconds = await self._session.storing.do(storing, closed)
         self._claims.saw_objects = True
         named = [operation for operation in stored if isinstance(operation, Operation)]
         given = [before for before, after in zip(operations, stored, strict=True) if isinstance(after, Operation)]
@@ -534,13 +535,13 @@ class BlobBase(QueueBase, SupportsWorkers):
                 raise DeadlineExceededError(CONFLICTS_LATE)
             return commit.answer(results[0])
 
-        operation = await self._writer.storing.do(encoding, closed)
+        operation = await self._session.storing.do(encoding, closed)
         while True:
             [found] = await self._submit((operation,), commit.seconds_left, convert=answer)
             if not isinstance(found, BulkConflicts):
                 return operation, commit.answer(found)
             self._here().check_open()
-            operation = await self._writer.storing.do(commit.ready(operation, found.rows), closed)
+            operation = await self._session.storing.do(commit.ready(operation, found.rows), closed)
 
     async def _with_payloads(self, request: Request, results: list[Any]) -> list[Any]:
         """Return the results of a request, with the payloads of the jobs that it claimed.
@@ -554,7 +555,7 @@ class BlobBase(QueueBase, SupportsWorkers):
         self._claims.saw_objects = True
         unloaded = NotLoadedError(reason="were not loaded before the queue closed")
         try:
-            loaded: list[Any] = await self._writer.loading.do(
+            loaded: list[Any] = await self._session.loading.do(
                 payloads.loaded(operations, results, request.until), unloaded
             )
         except (asyncio.CancelledError, NotLoadedError):

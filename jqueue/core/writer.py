@@ -10,10 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from jqueue.core.broker_client import BrokerClient
-from jqueue.core.call_queue import POLL_GROWTH, SHORTEST_POLL, CallQueue
 from jqueue.core.engine import Engine
 from jqueue.core.pacing import BATCH_WHILE_PACED
 from jqueue.core.requests import Request
+from jqueue.core.session import POLL_GROWTH, SHORTEST_POLL, Session
 from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.runtime.system import process_id
 
@@ -24,13 +24,13 @@ LATE_ROWS = 0.1
 """Seconds between two looks for rows of a segment that a commit did not wait for. They cost no request."""
 
 
-class Writer(CallQueue):
+class Writer(Session):
     """Holds every call of one session from its entry to its answer, and runs the engine.
 
     Args:
         engine: commits the requests.
         batch_limit: maximum number of requests in one commit, unless the store limits the rate of commits.
-        here: see `CallQueue`.
+        here: see `Session`.
         client: takes calls to a broker of another process, if there is one; None: never.
         before: the session that this one replaces; None for the first one.
 
@@ -45,7 +45,7 @@ class Writer(CallQueue):
         self,
         engine: Engine,
         batch_limit: int,
-        here: Callable[[], CallQueue],
+        here: Callable[[], Session],
         client: BrokerClient | None,
         before: Writer | None,
     ) -> None:
@@ -72,7 +72,7 @@ class Writer(CallQueue):
         self.engine.forget()
 
     async def close(self, reason: str, deadline: float) -> None:
-        """See `CallQueue.close`. The connection to a broker and the work of the engine in the background end, too."""
+        """See `Session.close`. The connection to a broker and the work of the engine in the background end, too."""
         until = asyncio.get_running_loop().time() + deadline
         if self.collector is not None:
             await self.collector.end()  # it commits, and the task would go on

@@ -17,9 +17,9 @@ from weakref import WeakValueDictionary
 from msgspec.msgpack import encode
 from msgspec.structs import replace
 
-from jqueue.core.call_queue import POLL_GROWTH, SHORTEST_POLL, CallQueue
 from jqueue.core.queue_base import Prepared, UsableAtOnce
 from jqueue.core.requests import Request, sleep_while_awaited
+from jqueue.core.session import POLL_GROWTH, SHORTEST_POLL, Session
 from jqueue.core.staleness import Presence, StaleWatch
 from jqueue.core.tasks import TRANSIENT, Backoff, Outage, as_storage_error, retried
 from jqueue.core.verbs import QueueVerbs
@@ -70,17 +70,17 @@ class Part(NamedTuple):
     claimed: Sequence[JobRecord] = ()
 
 
-class StoreCalls(CallQueue):
+class StoreCalls(Session):
     """The calls of one queue on a store of jobs, and the task that does them.
 
     Args:
         store: the store of the jobs.
         options: settings of the queue.
-        here, before: see `CallQueue`.
+        here, before: see `Session`.
     """
 
     def __init__(
-        self, store: JobStorePort, options: QueueOptions, here: Callable[[], CallQueue], before: CallQueue | None
+        self, store: JobStorePort, options: QueueOptions, here: Callable[[], Session], before: Session | None
     ) -> None:
         self.store = store
         self.clock: Clock = options.clock
@@ -429,7 +429,7 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
         options: by name: those of `QueueOptions`.
     """
 
-    _calls: StoreCalls
+    _session: StoreCalls
 
     @takes_queue_options
     def __init__(self, store: JobStorePort, **options: Any) -> None:
@@ -446,14 +446,14 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
             raise InvalidJobError("a queue of an older program has no must_exist: leave it out")
         super().__init__(settings)
 
-    def _session(self, here: Callable[[], CallQueue], before: Any) -> StoreCalls:
+    def _new_session(self, here: Callable[[], Session], before: Any) -> StoreCalls:
         return StoreCalls(self.store, self.options, here, before)
 
     def _reader(self) -> StoreCalls:
         """Return the session to read with: not that of the parent of a fork, a thread of which may be in the store."""
-        if self._calls.process != process_id():
+        if self._session.process != process_id():
             self._here()
-        return self._calls
+        return self._session
 
     @property
     def capabilities(self) -> Capabilities:
@@ -468,7 +468,7 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
         return operation
 
     def _now(self) -> datetime:
-        return self._calls.now()
+        return self._session.now()
 
     async def _view(self, seconds: float, known: QueueView | None = None) -> QueueView:
         reader = self._reader()

@@ -59,7 +59,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/engine.py", "StorageError) and error.nothing_written", "StorageError)", first=1
         ),
         "A dequeue whose wait was ended goes on for the time that it would have had": Bug(
-            "core/call_queue.py",
+            "core/session.py",
             "            self._alarms.set(request, request.until, Request.expire)\n            if request.ending",
             "            if request.ending",
             first=15,

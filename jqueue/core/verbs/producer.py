@@ -285,7 +285,7 @@ class StagingVerbs(BlobBase, ProducerVerbs):
         """Remove segments that are no longer needed. If the queue is closed meanwhile, they go by age."""
         closed = QueueClosedError("the queue was closed")
         with suppress(QueueClosedError):
-            await self._writer.loading.do(removal, closed)
+            await self._session.loading.do(removal, closed)
 
     async def _remove_own(self, commit: StagedCommit) -> None:
         """Remove the segments of a write that was done before. If the queue cannot be read, they go by age."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jqueue import StorageError, connect
-from jqueue.core import call_queue
+from jqueue.core import session
 from jqueue.domain.errors import InvalidURLError
 from jqueue.runtime.system import SystemClock
 from jqueue.testing.virtual_time import VirtualClock
@@ -117,7 +117,7 @@ async def test_the_watch_of_a_folder_ends_with_the_last_call_that_waits(tmp_path
         def join(self):
             pass
 
-    monkeypatch.setattr(call_queue, "FileEvents", NoEvents)
+    monkeypatch.setattr(session, "FileEvents", NoEvents)
     async with open_queue("vsqs", tmp_path, VirtualClock(), poll_interval=timedelta(hours=1)) as queue:
         answers = await asyncio.gather(queue.dequeue(wait=60), queue.dequeue(wait=120))
         assert ([], []) == tuple(answers)

@@ -175,7 +175,7 @@ SHORTEST_POLL = 0.01
 POLL_GROWTH = 1.5
 
 
-class CallQueue(ABC):
+class Session(ABC):
     """The calls of one queue object in one process and on one event loop, and the task that does them.
 
     Args:
@@ -203,8 +203,8 @@ class CallQueue(ABC):
         self,
         options: QueueOptions,
         watched: Callable[[], Sequence[Path]] | None,
-        here: Callable[[], CallQueue],
-        before: CallQueue | None = None,
+        here: Callable[[], Session],
+        before: Session | None = None,
     ) -> None:
         self.here = here
         self.claims: ClaimRegistry = ClaimRegistry(options.clock) if before is None else before.claims
