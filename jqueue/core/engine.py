@@ -32,7 +32,7 @@ from jqueue.core.tasks import TRANSIENT, Backoff, SpareTurns, as_storage_error, 
 from jqueue.core.values import OURS
 from jqueue.core.view import QueueView
 from jqueue.core.workers import CROWD, SHARED_BEAT, Workers
-from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
+from jqueue.domain.commits import Commit, CommitId, Verdict, next_header, recognise
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import exact_time
 from jqueue.domain.errors import (
@@ -733,20 +733,15 @@ class Engine:
         """
         draft, outcomes, now = self.draft, applied.outcomes, applied.now
         before, pacing, present = draft.header.history, self.pacing, self.workers
-        self.sequence += 1
-        commit = CommitId(self.writer_id, self.sequence, self.entropy.new_id()[:18], draft.header.version)
-        queue = draft.header.queue or self.queue_id or self._first_id
-        if not queue:
-            queue = self._first_id = self.entropy.new_id()  # each try to create the queue has it
         is_full = pacing.pace.interval > 0.0 and len(draft.header.workers) > CROWD
         beat = SHARED_BEAT if is_full else BEAT
-        workers = present.records(now.timestamp(), beat) if present.present or present.left else {}
+        commit = self._next_commit(now, present.records(now.timestamp(), beat))
         dead = self.observers.died(draft.moves)
         claimed: Mapping[str, int] = claims_of(draft.moves) if draft.header.segments else {}
         try:
             if self.etag is None:
                 await self._check_beside(outcomes)
-            header = self._next_header(commit, queue, now, workers)
+            header = next_header(draft, commit)
             content = await in_turns(self.blob.encoding(header))
         except BaseException as error:  # it was not sent
             self._undo(outcomes)
@@ -754,7 +749,7 @@ class Engine:
                 raise
             draft.check = check_encodable
             return False  # applied again, each operation is checked by itself
-        self.observers.applied(commit.base_version, now, outcomes, applied.sweep, commit)
+        self.observers.applied(commit.id.base_version, now, outcomes, applied.sweep, commit.id)
         pacing.pace.sent = started = self.clock.monotonic()
         try:
             etag = await self._send(content)
@@ -762,17 +757,16 @@ class Engine:
             pacing.cycle.write(ended - started)
             self.blob.settle(header, len(content))
             pacing.landed(self.writer_id, header.commits)
-            if workers:
-                present.landed(
-                    workers, ended, present.beat_after(header.workers, now.timestamp(), beat, self.entropy.jitter)
-                )
+            if commit.workers:
+                next_beat = present.beat_after(header.workers, now.timestamp(), beat, self.entropy.jitter)
+                present.landed(commit.workers, ended, next_beat)
                 present.obey(header.workers)
-            self.existed, self.queue_id, self.last_token = True, queue, commit.token
+            self.existed, self.queue_id, self.last_token = True, commit.queue, commit.id.token
             self.etag = etag  # last: if a line above ever fails, the next read finds the commit
         except BaseException as error:
-            self._leave_open(OpenWrite(commit, outcomes, dead), error, started)
+            self._leave_open(OpenWrite(commit.id, outcomes, dead), error, started)
             raise
-        self.observers.landed(commit, outcomes, ended - started, dead, recognised=False)
+        self.observers.landed(commit.id, outcomes, ended - started, dead, recognised=False)
         self._close(dict.fromkeys(self.open_writes, Verdict.NOT_DONE), outcomes)
         self.watch.observed(draft, ended, applied.store_time, self._presence.stood_still())
         if header.history is not None:
@@ -781,20 +775,22 @@ class Engine:
             self.segments.landed(draft, claimed, len(content))
         return True
 
-    def _next_header(
-        self, commit: CommitId, queue: str, now: datetime, workers: Mapping[str, WorkerRecord | None]
-    ) -> Header:
-        return next_header(
-            self.draft,
-            commit,
+    def _next_commit(self, now: datetime, workers: Mapping[str, WorkerRecord | None]) -> Commit:
+        header = self.draft.header
+        queue = header.queue or self.queue_id or self._first_id
+        if not queue:
+            queue = self._first_id = self.entropy.new_id()  # each try to create the queue has it
+        self.sequence += 1
+        return Commit(
+            CommitId(self.writer_id, self.sequence, self.entropy.new_id()[:18], header.version),
             queue,
             now,
             self.pacing.cycle.seconds,
-            self.access.numbers.versions_kept,
             workers,
             self.history.moved,
+            self.history.is_stuck,
+            self.access.numbers.versions_kept,
             self.access.numbers.retention,
-            self.draft.header.history is not None and self.history.is_stuck,
         )
 
     def _leave_open(self, sent: OpenWrite, error: BaseException, started: float) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 from itertools import islice
+from typing import NamedTuple
 
 import msgspec
 
@@ -39,19 +40,16 @@ from jqueue.domain.limits import (
     FINISHED_KEPT,
     FINISHED_MINUTES,
     TRANSACTIONS_KEPT,
-    VERSIONS_KEPT,
     WRITER_AGE,
     WRITERS_KEPT,
     finished_limit,
 )
 from jqueue.domain.rules import KEY_AHEAD, Usage, is_long_over, keys_over
-from jqueue.domain.segments import RETENTION, Retention, retired_after
+from jqueue.domain.segments import Retention, retired_after
 from jqueue.domain.turns import running
 
 MANY_HOLDS = 1000
 """Number of kept keys above which a search for those whose time is over takes too long for every commit."""
-
-NO_WORKERS: Mapping[str, WorkerRecord | None] = {}
 
 
 class Verdict(Enum):
@@ -78,45 +76,48 @@ class CommitId(msgspec.Struct, frozen=True):
     base_version: int
 
 
-def next_header(
-    draft: Draft,
-    commit: CommitId,
-    queue: str,
-    now: datetime,
-    cycle: float,
-    versions_kept: int = VERSIONS_KEPT,
-    workers: Mapping[str, WorkerRecord | None] = NO_WORKERS,
-    moved: Moved | None = None,
-    retention: Retention = RETENTION,
-    drops_events: bool = False,
-) -> Header:
-    """Return the header of the version that a commit makes: with its record, and without entries that are too old.
+class Commit(NamedTuple):
+    """A commit that is about to be written.
 
-    Args:
-        draft: the draft to be committed; it is not changed.
-        commit: the id that the write will carry.
+    Attributes:
+        id: the id that the write will carry.
         queue: the queue's id.
         now: the time of the commit.
         cycle: seconds that the writer takes to read and write the blob once.
-        versions_kept: number of latest versions whose writers are not forgotten for their age.
         workers: records of the workers that the writer commits for; None for a worker that has ended.
         moved: events of the history that are in an object, and can be dropped from the header.
-        retention: the times for which segments are kept.
         drops_events: True if the writer cannot move the history, and drops the oldest events of a long outbox.
+        versions_kept: number of latest versions whose writers are not forgotten for their age.
+        retention: the times for which segments are kept.
+    """
+
+    id: CommitId
+    queue: str
+    now: datetime
+    cycle: float
+    workers: Mapping[str, WorkerRecord | None]
+    moved: Moved | None
+    drops_events: bool
+    versions_kept: int
+    retention: Retention
+
+
+def next_header(draft: Draft, commit: Commit) -> Header:
+    """Return the header of the version that a commit makes: with its record, and without entries that are too old.
 
     Raises:
         InvalidBlobError: the version can no longer grow.
     """
-    if commit.base_version >= LARGEST:
+    header, write, at = draft.header, commit.id, commit.now.timestamp()
+    if write.base_version >= LARGEST:
         raise InvalidBlobError(
-            f"the queue's object has version {commit.base_version}, the largest there is: stop every program that uses "
+            f"the queue's object has version {write.base_version}, the largest there is: stop every program that uses "
             "the queue, and write a smaller version into the header of the object"
         )
-    at, header = now.timestamp(), draft.header
-    commits, evicted_through = _commits(header, commit, at, versions_kept)
-    version = commit.base_version + 1
-    commits[commit.writer] = CommitRecord(commit.sequence, version, round(at, 3), round(cycle, 4), commit.token)
-    clients, clients_evicted = _clients(header, commit, at, versions_kept)
+    commits, evicted_through = _commits(header, commit)
+    version = write.base_version + 1
+    commits[write.writer] = CommitRecord(write.sequence, version, round(at, 3), round(commit.cycle, 4), write.token)
+    clients, clients_evicted = _clients(header, commit)
     segments = draft.jobs.rows.manifest()
     surplus, minutes = _finished(header, at, size_limit(draft))
     turns, fair = running(header, draft.jobs.order.waiting() if header.turns or header.fair else {})
@@ -127,7 +128,7 @@ def next_header(
     return msgspec.structs.replace(
         header,
         version=version,
-        queue=queue,
+        queue=commit.queue,
         commits=commits,
         evicted_through=evicted_through,
         clients=clients,
@@ -142,19 +143,19 @@ def next_header(
         turns=turns,
         fair=fair,
         transactions=_transactions(header, at) if header.transactions else header.transactions,
-        counters=with_moves(header.counters, draft.moves, now, draft.bulk_moves),
-        workers=with_workers(header.workers, workers, at, commit.writer),
-        history=_history(draft, now, moved, drops_events),
+        counters=with_moves(header.counters, draft.moves, commit.now, draft.bulk_moves),
+        workers=with_workers(header.workers, commit.workers, at, write.writer),
+        history=_history(draft, commit),
         segments=segments,
-        retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, retention),
+        retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, commit.retention),
     )
 
 
-def _commits(header: Header, commit: CommitId, at: float, versions_kept: int) -> tuple[dict[str, CommitRecord], int]:
+def _commits(header: Header, commit: Commit) -> tuple[dict[str, CommitRecord], int]:
     """Return the commit table without the writer's own record and without old records, and `evicted_through`."""
     commits = dict(header.commits)
-    commits.pop(commit.writer, None)
-    gone = _old(commits, at, commit.base_version - versions_kept, WRITERS_KEPT - 1)
+    commits.pop(commit.id.writer, None)
+    gone = _old(commits, commit, WRITERS_KEPT - 1)
     if not gone:
         return commits, header.evicted_through
     return commits, max([header.evicted_through, *(commits.pop(writer).version for writer in gone)])
@@ -193,19 +194,18 @@ def _holds(header: Header, at: float) -> dict[str, KeyHold]:
     return holds if len(living) == len(holds) else Table(living)
 
 
-def _clients(header: Header, commit: CommitId, at: float, versions_kept: int) -> tuple[dict[str, ClientRecord], int]:
+def _clients(header: Header, commit: Commit) -> tuple[dict[str, ClientRecord], int]:
     """Return the table of clients without old records, and the highest version of those that it has dropped."""
     if not header.clients:
         return header.clients, header.clients_evicted
     clients = dict(header.clients)
-    gone = _old(clients, at, commit.base_version - versions_kept, CLIENTS_KEPT)
+    gone = _old(clients, commit, CLIENTS_KEPT)
     return clients, max([header.clients_evicted, *(clients.pop(client).version for client in gone)])
 
 
-def _old(
-    records: Mapping[str, CommitRecord] | Mapping[str, ClientRecord], at: float, version: int, kept: int
-) -> list[str]:
+def _old(records: Mapping[str, CommitRecord] | Mapping[str, ClientRecord], commit: Commit, kept: int) -> list[str]:
     """Return the keys of the records that are too old by their age and version, or too many."""
+    at, version = commit.now.timestamp(), commit.id.base_version - commit.versions_kept
     evicted = [key for key, record in records.items() if at - record.at > WRITER_AGE and record.version <= version]
     surplus = len(records) - len(evicted) - kept
     if surplus > 0:
@@ -215,18 +215,18 @@ def _old(
     return evicted
 
 
-def _history(draft: Draft, now: datetime, moved: Moved | None, drops_events: bool) -> HistoryHeader | None:
+def _history(draft: Draft, commit: Commit) -> HistoryHeader | None:
     """Return the history after the commit, without the events that are in an object. All events of the commit stay."""
-    history, settings = draft.header.history, draft.header.settings
+    history, settings, now = draft.header.history, draft.header.settings, commit.now
     if history is None and settings.history is None:
         return None
-    if history is not None and moved is not None:
-        history = trimmed(history, moved)
+    if history is not None and commit.moved is not None:
+        history = trimmed(history, commit.moved)
     if settings.history is None:
         return stopped(history)
     history, payloads = started(history, now), settings.history_payloads
     batches = batches_of(draft.moves, history.last + 1, now, payloads=payloads, bulk=draft.bulk_moves)
-    return with_batches(history, batches, surplus_of(history, settings) if drops_events else 0)
+    return with_batches(history, batches, surplus_of(history, settings) if commit.drops_events else 0)
 
 
 def _recent(header: Header, now: float) -> Mapping[str, tuple[Usage, ...]]:
