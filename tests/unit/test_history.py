@@ -223,21 +223,6 @@ async def test_switching_the_history_off_moves_all_events_behind_an_object_that_
         assert list(range(FULL + 4, 0, -1)) == await numbers(queue)
 
 
-async def test_the_header_of_a_prerelease_is_read_and_its_objects_are_named():
-    storage = faulty()
-    old = json.loads("""{"format":2,"version":3,"queue":"q","critical":["history"],"settings":{"history":3600.0},
-        "history":{"series":"0c4f7d21","last":2106,"lost":0,"older":[["7be01a3c",1000]],"batches":[
-        [2106,1,1767225603.0,[["resize","dequeue","queued","in_progress","loader"]],[[0,"cat",8,3.0]]]]},"jobs":{}}""")
-    await storage.write(json.dumps(old).encode())
-    await storage.create_object(".history/0c4f7d21/0000000000001001", b'{"history":1,"queue":"q"}\n')
-    queue = queue_on(storage)
-    await queue.enqueue("t", b"")
-    events, error = await read_all(queue)
-    assert [(2107, "t"), (2106, "resize")] == [(event.number, event.entrypoint) for event in events]
-    assert (".history/0000000000000001.jsonl (events 1 to 2105): it is missing",) == error.objects
-    assert b'"series"' not in (await storage.read())[0]  # which programs of that time need
-
-
 @pytest.mark.wide
 async def test_an_outbox_that_nobody_can_move_loses_its_oldest_events_and_says_so():
     memory = InMemoryStorage(clock=VirtualClock())

@@ -89,14 +89,14 @@ async def test_every_field_is_read_in_any_layout_and_a_commit_writes_it_back():
     assert (18, STATE.commits["writer"]) == (after.version, after.commits["writer"])
 
 
+SEGMENT = {"entrypoint": "e", "rows": 5, "bytes": 9, "index": 1, "crc": 1, "head": [0, 1, 1.5], "taken": [[0, 4]]}
+
 ROWS: dict[str, dict[str, Any]] = {
     "commits": {"w": {"sequence": 1, "version": 17, "at": 1.5, "cycle": 0.25, "token": "t"}},
     "entrypoints": {"e": {"max_running": 3}, "": {"paused": True}, "no rule": {}},
     "schedules": {"s": {"name": "s", "cron": "0 3 * * *", "entrypoint": "e", "next_at": "2026-02-01T03:00:00Z"}},
     "workers": {"r": {"name": "w", "at": NOW.timestamp()}},
-    "segments": {
-        "g": {"entrypoint": "e", "rows": 5, "bytes": 9, "index": 1, "crc": 1, "head": [0, 1, 1.5], "taken": [[0, 4]]}
-    },
+    "segments": {"g": SEGMENT},
 }
 
 
@@ -195,6 +195,8 @@ REFUSED = [
     (b'{"format": 3, "jobs": {}}', "upgrade"),
     (b'{"jobs": {}}', "format None"),
     (b'{"format": 2, "critical": ["time travel"], "jobs": {}}', "time travel"),
+    (b'{"format":2,"queue":"q","ranges":{},"jobs":{\n}}', "prerelease"),
+    (json.dumps({"format": 2, "segments": {"g": SEGMENT | {"tried": []}}, "jobs": {}}).encode(), "prerelease"),
     (b'{"format": 2, "version": 9007199254740993, "jobs": {}}', "version"),
     (b'{"format": 2, "jobs": {"a": {}, "a": {}}}', "'a' twice"),
     (b'{"format":2,"version":1,"queue":"q","version":2,"jobs":{\n}}', "'version' twice"),

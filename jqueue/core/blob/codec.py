@@ -419,8 +419,6 @@ def _read_header(content: Mapping[str, Any]) -> Header:
             f"format {FORMAT} and that of jqueue 1.0.0: upgrade jqueue, or check that this is the right object"
         )
     fields = {name: value for name, value in content.items() if name not in ("format", "jobs")}
-    if isinstance(history := fields.get("history"), dict):  # programs before 2.0.0 need these fields, and must stop
-        fields["history"] = {name: value for name, value in history.items() if name not in ("series", "older")}
     for name, record in _FIELDS.items():
         if name in fields:
             fields[name] = _apart(fields[name], record)
@@ -470,6 +468,9 @@ def _fault(header: Header) -> str | None:
     if unknown := sorted(set(header.critical) - KNOWN_CRITICAL):
         names = shown(", ".join(unknown))
         return f"the queue uses features that this version of jqueue does not know ({names}): upgrade jqueue"
+    taken = (segment.extra.keys() & {"next", "tried"} for segment in header.segments.values() if segment.extra)
+    if any(taken) or "ranges" in (header.extra or ()):  # kept as unknown, their rows would be lost or claimed twice
+        return "the queue's object is of a prerelease of jqueue 2.0.0: its claims on segments cannot be read"
     for name, schedule in header.schedules.items():
         if schedule.name != name:
             return f"the queue's object has a cron entry {shown(name)} with another name"
