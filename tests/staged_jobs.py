@@ -39,4 +39,6 @@ class TaskOfJobs:
 
     def _encoded(self, full):
         group, rows = full
-        return exhaust(rows.encoding(scheduled=group.scheduled, own_ids=not group.given, chunk_rows=self._chunk_rows))
+        return exhaust(
+            rows.encoding(scheduled=group.scheduled, own_ids=not group.caller_ids, chunk_rows=self._chunk_rows)
+        )

@@ -29,14 +29,15 @@ from jqueue.domain.operations.base import Preparation
 from jqueue.domain.operations.bulk import (
     MOST_CONFLICTS,
     BulkAdded,
+    BulkJobs,
     EnqueuedJobs,
     EnqueueSegments,
-    GivenJobs,
     NewSegment,
     Rows,
     StagedReceipt,
     Transaction,
-    doubled_rows,
+    comparing,
+    duplicate_rows,
 )
 from jqueue.domain.operations.enqueue import Enqueue, stored_bytes
 from jqueue.domain.printable import counted
@@ -102,22 +103,19 @@ class SegmentCommit:
     async def _first(self, operation: EnqueueSegments) -> EnqueueSegments:
         """Return an operation for its first try: see `ready`."""
         few = [job for _, job in operation.few]
-        doubled = await in_turns(doubled_rows(operation.segments, few))
-        if _number(doubled) > MOST_CONFLICTS:
-            return await self._without(operation, await in_turns(doubled_rows(operation.segments, few, later=True)))
-        return await self.ready(msgspec.structs.replace(operation, doubled=doubled), doubled)
+        rows = await in_turns(duplicate_rows(operation.segments, few))
+        if _number(rows) > MOST_CONFLICTS:
+            return await self._without(operation, await in_turns(duplicate_rows(operation.segments, few, later=True)))
+        return await self.ready(operation, rows)
 
     async def ready(self, operation: EnqueueSegments, rows: Rows) -> EnqueueSegments:
-        """Make an operation ready for a try: read jobs, and compare hashes with those of segments, in turns.
+        """Return an operation for another try, which knows more jobs, and more hashes of segments in the queue.
 
-        The commit compares them with those of segments that are new by then, or whose index could not be read here.
+        The commit compares hashes with those of segments that are new by then, or whose index could not be read here.
 
         Args:
-            operation: the operation.
-            rows: the rows of the jobs to read, as they may have to be added one by one.
-
-        Returns:
-            The operation for the try.
+            operation: the operation of the last try.
+            rows: the rows of the jobs to read, as they must be added one by one.
 
         Raises:
             InvalidJobError: they are too many.
@@ -125,27 +123,26 @@ class SegmentCommit:
         """
         if _number(operation.read) + _number(rows) > MOST_CONFLICTS:
             return await self._without(operation, rows)
+        read, common = {name: dict(some) for name, some in operation.read.items()}, dict(operation.common)
         for each in operation.segments if rows else ():
             wanted = rows.get(each.name, ())
             async for rows_read in self._jobs_of(each, {each.segment.chunk_of(row) for row in wanted}):
-                operation.read.setdefault(each.name, {}).update(
-                    (row, self._single(job, each.given, each.behind, each.turn))
+                read.setdefault(each.name, {}).update(
+                    (row, self._single(job, each.caller_ids, each.behind, each.turn))
                     for row, job in rows_read
                     if row in wanted
                 )
-        if all(each.index is None for each in operation.segments):
-            return operation
         there = self._engine.draft.jobs.rows
         for name, segment in {object_of(name): each for name, each in there.segments.items()}.items():
-            if not operation.may_share(segment):
+            if name in common or not operation.may_share(segment):
                 continue
             if (index := there.indexes.get(name)) is None:
                 with suppress(*DAMAGED):
                     index = await self._index_of(name, segment)
                     self._engine.draft.jobs.rows.load_index(name, index)
             if index is not None:
-                await in_turns(operation.comparing(name, index))
-        return operation
+                common[name] = await in_turns(comparing(operation.segments, index))
+        return msgspec.structs.replace(operation, read=read, common=common)
 
     async def _without(self, operation: EnqueueSegments, rows: Rows) -> EnqueueSegments:
         """Return an operation without rows whose unique key is taken, and that are too many to be read."""
@@ -155,18 +152,18 @@ class SegmentCommit:
         )
 
     def _single(
-        self, job: JobRecord, given: bool, behind: int = 0, turn: tuple[int, str] | None = None
+        self, job: JobRecord, caller_id: bool, behind: int = 0, turn: tuple[int, str] | None = None
     ) -> tuple[int, Enqueue]:
         """Return the number of a job in the call, and the enqueue that adds it.
 
         Args:
             job: the job.
-            given: True if the caller has chosen its id.
+            caller_id: True if the caller has chosen its id.
             behind: number to add to its own number.
             turn: see `NewSegment`.
         """
         number = behind + self._number_of(job, turn)
-        return number, Enqueue.of(job, given, self._modes.get(number, self._on_conflict))
+        return number, Enqueue.of(job, caller_id, self._modes.get(number, self._on_conflict))
 
     def _number_of(self, job: JobRecord, turn: tuple[int, str] | None) -> int:
         """Return the number of a job in its call, or in its task."""
@@ -201,7 +198,7 @@ class SegmentCommit:
         of_group: dict[Group, list[NewSegment]] = {}
         for each in new:
             entry = each.segment
-            group = Group(entry.entrypoint, entry.scheduled, each.given, entry.group, each.created_at, each.turn)
+            group = Group(entry.entrypoint, entry.scheduled, each.caller_ids, entry.group, each.created_at, each.turn)
             of_group.setdefault(group, []).append(each)
         joined: list[NewSegment] = []
         jobs = JobGroups(SegmentBuilder, STAGED_ROWS, STAGED_BYTES, STAGED_BYTES)
@@ -225,14 +222,14 @@ class SegmentCommit:
     async def _encoded(self, group: Group, jobs: SegmentBuilder) -> EncodedSegment:
         """Return the segment of jobs, and forget them."""
         rows = self._sizes.chunk_rows
-        return await in_turns(jobs.encoding(scheduled=group.scheduled, own_ids=not group.given, chunk_rows=rows))
+        return await in_turns(jobs.encoding(scheduled=group.scheduled, own_ids=not group.caller_ids, chunk_rows=rows))
 
     async def _create(self, group: Group, encoded: EncodedSegment) -> NewSegment:
         content, entry, index, _ = encoded
         name = await self._objects.retried(lambda: self._segments.writer.create(content), self.seconds_left)
-        may_be_there = group.given or entry.keys
+        may_be_there = group.caller_ids or entry.keys
         index_of = index if may_be_there else None
-        return NewSegment(name, entry, index_of, group.given, created_at=group.created_at, turn=group.turn)
+        return NewSegment(name, entry, index_of, group.caller_ids, created_at=group.created_at, turn=group.turn)
 
 
 BUFFER_BYTES = 32 << 20
@@ -252,7 +249,7 @@ class BulkEnqueue(SegmentCommit):
         super().__init__(engine, objects, preparation, seconds)
         now, rest = engine.now(), bulk_rest(preparation.new_id())
         limits = preparation.limits
-        self._given = GivenJobs(rest, now, limits.batch_size, limits.enqueue_bytes)
+        self._jobs = BulkJobs(rest, now, limits.batch_size, limits.enqueue_bytes)
         self._prepared = 0  # number of jobs
         self._preparation = msgspec.structs.replace(preparation, new_id=lambda: bulk_id(self._prepared, rest))
         self._created_at, self._before = now, now + self._objects.named_within
@@ -286,14 +283,14 @@ class BulkEnqueue(SegmentCommit):
                     if isinstance(each, JQueueError):
                         raise each
                 several = [new for new in stored if isinstance(new, Enqueue)]
-            given = [new.job_id is not None for new in several]
+            caller_ids = [new.job_id is not None for new in several]
             records = [new.job(number, self._created_at) for number, new in enumerate(several, first)]
             self._modes.update(
                 (number, new.on_conflict)
                 for number, new in enumerate(several, first)
                 if new.on_conflict != self._on_conflict
             )
-            self._groups.add(self._given.add(records, given, contents), given)
+            self._groups.add(self._jobs.add(records, caller_ids, contents), caller_ids)
             for full in self._groups.full():
                 await self._begin(*full)
             await asyncio.sleep(0)
@@ -334,7 +331,7 @@ class BulkEnqueue(SegmentCommit):
                 continue
             if len(jobs) < self._sizes.fewest_rows and (jobs.bytes <= room or len(self._new) >= MOST_SEGMENTS):
                 room -= jobs.bytes
-                self._few += [self._single(job, group.given, turn=group.turn) for job in jobs.jobs()]
+                self._few += [self._single(job, group.caller_ids, turn=group.turn) for job in jobs.jobs()]
             else:
                 await self._begin(group, jobs)
         for group, jobs in self._groups.rest():
@@ -342,10 +339,10 @@ class BulkEnqueue(SegmentCommit):
         await self._created()
         new = self._new if len(self._new) <= MOST_SEGMENTS else await self._joined(self._new)
         few = sorted(self._few, key=lambda pair: pair[0])
-        number, features = len(self._given), frozenset(self._groups.features)
+        number, features = len(self._jobs), frozenset(self._groups.features)
         if self.until == math.inf:
             self.until: float = asyncio.get_running_loop().time() + self._seconds
-        numbers = {turn: each for turn, each in self._given.numbers.items() if turn not in late}
+        numbers = {turn: each for turn, each in self._jobs.numbers.items() if turn not in late}
         return await self._first(
             EnqueueSegments(
                 number, self._created_at, new, few, self._before, features, numbers=numbers, late=frozenset(late)
@@ -353,12 +350,12 @@ class BulkEnqueue(SegmentCommit):
         )
 
     def _number_of(self, job: JobRecord, turn: tuple[int, str] | None) -> int:
-        return job.sequence if turn is None else self._given.numbers[job.entrypoint, *turn][job.sequence - 1]
+        return job.sequence if turn is None else self._jobs.numbers[job.entrypoint, *turn][job.sequence - 1]
 
     def answer(self, outcome: BulkAdded) -> list[Job] | EnqueuedJobs:
         """Return the answer to the caller: a list of whole jobs if they are few."""
-        jobs = EnqueuedJobs(self._given, outcome)
-        return jobs if self._given.whole is None else jobs[:]
+        jobs = EnqueuedJobs(self._jobs, outcome)
+        return jobs if self._jobs.whole is None else jobs[:]
 
 
 logger: Logger = logger_of("jqueue")
@@ -440,7 +437,7 @@ class StagedCommit(SegmentCommit):
         kept = [each for each in operation.segments if each.name not in rows]
         some = [each for each in operation.segments if 0 < len(rows.get(each.name, ())) < each.segment.rows]
         new = [*kept, *await self._joined(some, rows)]
-        return await self._first(msgspec.structs.replace(operation, segments=new, doubled={}, read={}, common={}))
+        return await self._first(msgspec.structs.replace(operation, segments=new, read={}, common={}))
 
     async def _few_jobs(self, new: Sequence[NewSegment]) -> list[tuple[int, Enqueue]]:
         """Return all jobs, with their numbers, if they are few and the blob has room; otherwise none."""

@@ -446,10 +446,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # Applications whose writes name segments in every seed.
     WITHOUT_GROUPS(rate=0.2, processes=4, modern=1.0, staged=1.0, segments=1.0, history=0.0): {
         "A version equal to the last one counts as new": Bug(
-            "domain/operations/bulk.py", "last >= transaction[1]", "last > transaction[1]", first=1
+            "domain/operations/bulk.py", "last >= transaction.version", "last > transaction.version", first=1
         ),
         "A repeated write names its segments without a look at its transaction": Bug(
-            "domain/operations/bulk.py", "last is not None and last >= transaction[1]", "False", first=1
+            "domain/operations/bulk.py", "last is not None and last >= transaction.version", "False", first=1
         ),
         "A write that names segments does not record its transaction": Bug(
             "domain/operations/bulk.py", "remember(draft, self.transaction, now)", "pass", first=1

@@ -320,7 +320,7 @@ class Replay:
                     number = asked.numbers[job["entrypoint"], *segment.turn][job["place"] - 1]
                 if number in alone:
                     continue
-                one = self._asked(job, job["id"] if segment.given else None, "return")
+                one = self._asked(job, job["id"] if segment.caller_ids else None, "return")
                 jobs.append((number, one, job["id"], job["created_at"]))
                 rows[number] = job
         if isinstance(told, BulkAdded):
@@ -346,7 +346,7 @@ class Replay:
         self.model.table[added["id"]] = {**added, **fields}
 
     def _rows_of(self, new: NewSegment, told: Any) -> Iterable[JobFields]:
-        segment, floor = self._segments(new.name), told.attempt if new.given and isinstance(told, BulkAdded) else 0
+        segment, floor = self._segments(new.name), told.attempt if new.caller_ids and isinstance(told, BulkAdded) else 0
         jobs = [] if segment is None else [job_of(row.job_id, row.job) for row in segment.rows]
         return [
             {**job, "attempt": job["attempt"] + floor, "attempts_before": job["attempts_before"] + floor}

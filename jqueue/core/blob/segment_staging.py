@@ -27,7 +27,7 @@ class Group(NamedTuple):
 
     entrypoint: str
     scheduled: bool
-    given: bool
+    caller_ids: bool
     """True if callers have chosen their ids."""
     members_of: str | None = None
     """Id of the group that they belong to."""
@@ -71,18 +71,18 @@ class JobGroups(Generic[Rows]):
         self._full: dict[Group, None] = {}  # in order, and not a set: the same calls make the same segments
         self._total = 0
 
-    def add(self, jobs: Sequence[JobRecord], given: Sequence[bool], created_at: datetime | None = None) -> None:
+    def add(self, jobs: Sequence[JobRecord], caller_ids: Sequence[bool], created_at: datetime | None = None) -> None:
         """Add jobs to their groups.
 
         Args:
             jobs: the jobs.
-            given: for each, True if the caller has chosen its id.
+            caller_ids: for each, True if the caller has chosen its id.
             created_at: as in `Group`.
         """
         scheduled = [job.run_at is not None and job.run_at > job.created_at for job in jobs]
         names, members = [job.entrypoint for job in jobs], [job.group for job in jobs]
         turns = [None if job.fair_key is None else (job.priority, job.fair_key) for job in jobs]
-        kinds = list(zip(names, scheduled, given, members, turns, strict=True))
+        kinds = list(zip(names, scheduled, caller_ids, members, turns, strict=True))
         groups: dict[Any, list[JobRecord]] = {kind: [] for kind in dict.fromkeys(kinds)}
         for kind, job in zip(kinds, jobs, strict=True) if len(groups) > 1 else ():
             groups[kind].append(job)

@@ -1,7 +1,7 @@
-"""Transactions: an application numbers its bulk enqueues, and a number that is repeated adds nothing.
+"""Bulk enqueues: one commit names segments with any number of jobs, and adds the few others one by one.
 
-The blob remembers the last number of each application. The commit that adds the jobs of a write also records its
-number, so that a write is done whole or not at all, however often it is repeated.
+A bulk enqueue may have a transaction. The blob remembers the last version of each application, in the commit that adds
+the jobs. So a write is done whole or not at all, and a write that is repeated adds nothing.
 """
 
 from __future__ import annotations
@@ -82,10 +82,6 @@ class StagedReceipt:
     version: int | None = None
 
 
-Given = Transaction | tuple[str, int] | None
-"""A transaction as callers give it; None: the write is not remembered."""
-
-
 def checked(transaction: object, limits: Limits) -> Transaction:
     """Return a transaction with its values checked.
 
@@ -94,34 +90,34 @@ def checked(transaction: object, limits: Limits) -> Transaction:
     """
     if not isinstance(transaction, tuple) or len(transaction) not in (2, 3):
         raise InvalidJobError(f"transaction must be Transaction(app_id, version), got {type(transaction).__name__}")
-    given = Transaction(*transaction)
+    app_id, version, keep = Transaction(*transaction)
     return Transaction(
-        check_name("transaction's app_id", given.app_id, limits),
-        check_integer("transaction's version", given.version, 0, LARGEST),
-        to_seconds("transaction's keep", given.keep),
+        check_name("transaction's app_id", app_id, limits),
+        check_integer("transaction's version", version, 0, LARGEST),
+        to_seconds("transaction's keep", keep),
     )
 
 
-def last_version(draft: Draft, transaction: Given) -> int | None:
+def last_version(draft: Draft, transaction: Transaction | None) -> int | None:
     """Return the version of the last write of a transaction's application; None if none is remembered."""
-    record = None if transaction is None else draft.header.transactions.get(transaction[0])
+    record = None if transaction is None else draft.header.transactions.get(transaction.app_id)
     return None if record is None else record.version
 
 
-def is_repeated(transaction: Given, last: int | None) -> bool:
+def is_repeated(transaction: Transaction | None, last: int | None) -> bool:
     """Return True if a transaction was done before, or a later one of its application.
 
     Args:
         transaction: of a write.
         last: see `last_version`.
     """
-    return transaction is not None and last is not None and last >= transaction[1]
+    return transaction is not None and last is not None and last >= transaction.version
 
 
-def remember(draft: Draft, transaction: Given, now: datetime) -> None:
+def remember(draft: Draft, transaction: Transaction | None, now: datetime) -> None:
     """Record that a write is done, in the commit that does it."""
     if transaction is not None:
-        app_id, version, keep = Transaction(*transaction)
+        app_id, version, keep = transaction
         until = now.timestamp() + to_seconds("keep", keep)
         draft.note(draft.header.transactions, app_id, TransactionRecord(version, until))
 
@@ -147,7 +143,7 @@ class NewSegment:
         name: of the segment, which exists.
         segment: its entry in the manifest, with sequence numbers from 1 on.
         index: its index, if a job in it may be in the queue already: if it has an id of its caller's or a unique key.
-        given: True if the caller has chosen the ids of its jobs.
+        caller_ids: True if the caller has chosen the ids of its jobs.
         behind: number to add to a row number, for the number of the job in the call.
         created_at: the time of the enqueue of its jobs; None: that of the call.
         turn: priority and fair key of its jobs, which are numbered among those of the key; None: in the call.
@@ -156,14 +152,14 @@ class NewSegment:
     name: str
     segment: Segment
     index: SegmentIndex | None = field(default=None, repr=False)
-    given: bool = False
+    caller_ids: bool = False
     behind: int = 0
     created_at: datetime | None = None
     turn: tuple[int, str] | None = None
 
     def table(self, *, of_keys: bool) -> HashTable:
         """Return the table of the ids, or of the keys, that may be in the queue already."""
-        if self.index is None or not (of_keys or self.given):
+        if self.index is None or not (of_keys or self.caller_ids):
             return HashTable()
         return self.index.keys if of_keys else self.index.ids
 
@@ -217,10 +213,9 @@ class EnqueueSegments(Operation, frozen=True):
         before: time until which a commit may name the segments and the objects of their jobs.
         features: the critical features that the jobs in the segments need.
         transaction: the identity of this write; a repeated write adds nothing. None: it is not remembered.
-        doubled: the rows with the id or the key of another row, or of one of the few jobs: see `doubled_rows`.
-        read: the numbers and the jobs of rows that were read, to be added one by one if they must be.
-        common: by the name of a segment in the queue, the hashes that it shares with the new ones. Segments never
-            change, so they are noted here for the next try.
+        read: the numbers and the jobs of rows that were read, as they must be added one by one.
+        common: by the name of a segment in the queue, the hashes that it shares with the new ones: see `comparing`.
+            The commit compares only with segments that are not here.
         numbers: for each fair key whose jobs take turns, the number in the call of the job at each place, from 1 on.
             Of several places with the same number, which a weight makes, the job stands at the last.
         late: fair keys whose jobs are added behind all others, as the call has too many keys.
@@ -232,10 +227,9 @@ class EnqueueSegments(Operation, frozen=True):
     few: Sequence[tuple[int, Enqueue]]
     before: datetime
     features: Collection[str] = ()
-    transaction: Given = None
-    doubled: Rows = msgspec.field(default_factory=dict)
-    read: dict[str, dict[int, tuple[int, Enqueue]]] = msgspec.field(default_factory=dict)
-    common: dict[str, Common] = msgspec.field(default_factory=dict)
+    transaction: Transaction | None = None
+    read: Mapping[str, Mapping[int, tuple[int, Enqueue]]] = {}
+    common: Mapping[str, Common] = {}
     numbers: Mapping[Turn, Sequence[int]] = {}
     late: Collection[Turn] = ()
 
@@ -246,13 +240,13 @@ class EnqueueSegments(Operation, frozen=True):
             return StagedReceipt(repeated=True, version=last)
         drop_outlived(draft, now)
         check_named_in_time(self.before, now)
-        alone = {name: {*rows} for name, rows in self.doubled.items()}
-        for name, some in self._conflicts(draft, now):
-            alone.setdefault(name, set()).update(some)
-        unread = {name: left for name, rows in alone.items() if (left := rows.difference(self.read.get(name, ())))}
+        conflicts: dict[str, set[int]] = {}
+        for name, rows in self._conflicts(draft, now):
+            conflicts.setdefault(name, set()).update(rows)
+        unread = {name: left for name, rows in conflicts.items() if (left := rows - self.read.get(name, {}).keys())}
         if unread:
             return BulkConflicts(unread)
-        taken = {name: [(row, row + 1) for row in rows] for name, rows in alone.items()}
+        taken = {name: [(row, row + 1) for row in rows] for name, rows in self.read.items()}
         waiting = {each.name: without([(0, each.segment.rows)], taken.get(each.name, ())) for each in self.segments}
         named = [each for each in self.segments if waiting[each.name]]
         if len(draft.header.segments) + len(named) > SEGMENTS_KEPT:
@@ -270,9 +264,8 @@ class EnqueueSegments(Operation, frozen=True):
         missing: list[Wanted] = []
         places = {turn: last_place(draft, *turn, now) for turn in (*self.numbers, *self.late)}
         behind = {turn: places[turn] for turn in self.numbers}
-        for number, job in sorted(
-            [*self.few, *(self.read[name][row] for name in alone for row in alone[name])], key=itemgetter(0)
-        ):
+        read = chain.from_iterable(rows.values() for rows in self.read.values())
+        for number, job in sorted([*self.few, *read], key=itemgetter(0)):
             turn: Any = job.entrypoint, job.priority, job.fair_key
             place = behind[turn] + self.place(turn, number) if turn in behind else offset + number
             try:
@@ -290,14 +283,14 @@ class EnqueueSegments(Operation, frozen=True):
             raise RowsMissingError(missing)
         self._note_places(draft, behind, offset + self.jobs)
         floor = draft.header.attempt_floor  # a job that another one replaced may have raised it
-        if floor >= LARGEST and any(each.given for each in named):
+        if floor >= LARGEST and any(each.caller_ids for each in named):
             raise InvalidJobError(FLOOR_AT_END)
         added: dict[tuple[str, datetime, bool, str | None], list[RowsOf]] = {}
         for each in named:
             turn = None if each.turn is None else (each.segment.entrypoint, *each.turn)
             base = offset + each.behind if turn is None else behind[turn]
             self._name(each, taken.get(each.name, ()), draft, base, now)
-            kind = each.segment.entrypoint, each.created_at or self.created_at, each.given, each.segment.group
+            kind = each.segment.entrypoint, each.created_at or self.created_at, each.caller_ids, each.segment.group
             added.setdefault(kind, []).append((each.name, waiting[each.name]))
         for (entrypoint, created_at, *_), rows_of in added.items():
             jobs = sum(size_of(spans) for _, spans in rows_of)
@@ -326,7 +319,7 @@ class EnqueueSegments(Operation, frozen=True):
             note_behind_all(draft, names, last_sequence)
 
     def _name(self, new: NewSegment, taken: Sequence[Span], draft: Draft, offset: int, now: datetime) -> None:
-        segment, floor = new.segment, draft.header.attempt_floor if new.given else 0
+        segment, floor = new.segment, draft.header.attempt_floor if new.caller_ids else 0
         changes = {
             "taken": segment.taking(taken),
             "offset": offset,
@@ -347,8 +340,6 @@ class EnqueueSegments(Operation, frozen=True):
             SegmentDamagedError: an index cannot be read.
         """
         jobs, header, rows = draft.jobs, draft.header, draft.jobs.rows
-        if not any(each.index is not None for each in self.segments):
-            return
         names = sorted({object_of(name) for name, segment in rows.segments.items() if self.may_share(segment)})
         missing = [Wanted(name, None) for name in names if name not in rows.indexes]
         if wanted := [each for each in missing if not rows.is_loaded(each)]:
@@ -356,9 +347,11 @@ class EnqueueSegments(Operation, frozen=True):
         if missing and (damage := rows.damage_of(missing[0].segment)) is not None:
             raise damage
         for name in names:
-            exhaust(self.comparing(name, rows.indexes[name]))
+            common = self.common.get(name)
+            if common is None:
+                common = exhaust(comparing(self.segments, rows.indexes[name]))
             bounds = [bound for span in rows.spans_there(name) for bound in span]
-            for new, places, own in self.common[name]:
+            for new, places, own in common:
                 if bounds == [0, rows.indexes[name].rows]:
                     yield new, own
                 else:
@@ -370,34 +363,33 @@ class EnqueueSegments(Operation, frozen=True):
         held = (key for key, hold in header.holds.items() if hold.until > now.timestamp())
         yield from _rows_with(self.segments, chain(jobs.keys_held, held), of_keys=True)
 
-    def comparing(self, name: str, index: SegmentIndex) -> Slices[None]:
-        """Note the rows of the new segments that share hashes with a segment in the queue, in slices."""
-        if name in self.common:
-            return
-        found: Common = []
-        for of_keys in (False, True):
-            tables = _tables(self.segments, of_keys=of_keys)
-            there: HashTable = (index.keys if of_keys else (yield from index.table_of_ids())) if tables else HashTable()
-            words = frozenset(there.hashes)
-            for name_of_new, table in tables:
-                yield
-                if table.has_hashes_of(there):
-                    found.append((name_of_new, there.rows, table.rows))
-                elif shared := words.intersection(table.hashes):
-                    places: dict[int, list[int]] = {}
-                    for hashed, row in (yield from _listing(there, shared)):
-                        places.setdefault(hashed, []).append(row)
-                    own = yield from _listing(table, shared)
-                    pairs = [(place, row) for hashed, row in own for place in places.get(hashed, ())]
-                    found.append((name_of_new, [place for place, _ in pairs], [row for _, row in pairs]))
-        self.common[name] = found
-
     def may_share(self, segment: Segment) -> bool:
         """Return True if the new segments may have an id or a key of a segment in the queue."""
-        return segment.keys > 0 or any(each.given for each in self.segments)
+        return any(each.index is not None and (each.caller_ids or segment.keys > 0) for each in self.segments)
 
 
-def doubled_rows(segments: Sequence[NewSegment], few: Sequence[Enqueue], *, later: bool = False) -> Slices[Rows]:
+def comparing(segments: Sequence[NewSegment], index: SegmentIndex) -> Slices[Common]:
+    """Return the rows of new segments that share hashes with a segment in the queue, given its index, in slices."""
+    found: Common = []
+    for of_keys in (False, True):
+        tables = _tables(segments, of_keys=of_keys)
+        there: HashTable = (index.keys if of_keys else (yield from index.table_of_ids())) if tables else HashTable()
+        words = frozenset(there.hashes)
+        for name_of_new, table in tables:
+            yield
+            if table.has_hashes_of(there):
+                found.append((name_of_new, there.rows, table.rows))
+            elif shared := words.intersection(table.hashes):
+                places: dict[int, list[int]] = {}
+                for hashed, row in (yield from _listing(there, shared)):
+                    places.setdefault(hashed, []).append(row)
+                own = yield from _listing(table, shared)
+                pairs = [(place, row) for hashed, row in own for place in places.get(hashed, ())]
+                found.append((name_of_new, [place for place, _ in pairs], [row for _, row in pairs]))
+    return found
+
+
+def duplicate_rows(segments: Sequence[NewSegment], few: Sequence[Enqueue], *, later: bool = False) -> Slices[Rows]:
     """Return the rows of new segments with the id or the key of another row, or of a few single jobs, in slices.
 
     Args:
@@ -452,7 +444,7 @@ def _rows_with(
         yield from ((name, rows) for name, table in tables if (rows := table.find_hash(hashed)))
 
 
-class GivenJobs:
+class BulkJobs:
     """The jobs of a bulk enqueue that is under way: whole while they are few, then a few bytes for each.
 
     Args:
@@ -478,17 +470,19 @@ class GivenJobs:
     def __len__(self) -> int:
         return len(self._kinds)
 
-    def add(self, jobs: Sequence[JobRecord], given: Sequence[bool], contents: Sequence[object]) -> Sequence[JobRecord]:
+    def add(
+        self, jobs: Sequence[JobRecord], caller_ids: Sequence[bool], contents: Sequence[object]
+    ) -> Sequence[JobRecord]:
         """Add jobs, whose places are their numbers, from 1 on. Return them, numbered among those of their fair key.
 
         Args:
             jobs: the jobs.
-            given: for each, True if the caller has chosen its id.
+            caller_ids: for each, True if the caller has chosen its id.
             contents: the payload of each, which may be in an object.
         """
         kinds, known = [(job.entrypoint, job.priority, job.fair_key) for job in jobs], self._known_kinds
         self._kinds += [known.setdefault(kind, kind) for kind in kinds]
-        self._ids.update((job.sequence, job.id) for job, own in zip(jobs, given, strict=True) if own)
+        self._ids.update((job.sequence, job.id) for job, own in zip(jobs, caller_ids, strict=True) if own)
         if self.whole is not None:
             payloads = [content if isinstance(content, bytes) else b"" for content in contents]
             self.whole += [job.evolve(payload=payload) for job, payload in zip(jobs, payloads, strict=True)]
@@ -532,20 +526,20 @@ class EnqueuedJobs(Sequence[Job]):
     only the queue has them. A job that was there already is shown as it was.
 
     Args:
-        given: the jobs.
+        jobs: the jobs.
         outcome: of their commit.
 
     Attributes:
         existing: number of jobs that were not added, because their id or their unique key was taken.
     """
 
-    def __init__(self, given: GivenJobs, outcome: BulkAdded) -> None:
-        self._given = given
+    def __init__(self, jobs: BulkJobs, outcome: BulkAdded) -> None:
+        self._jobs = jobs
         self._outcome = outcome
         self.existing: int = outcome.existing
 
     def __len__(self) -> int:
-        return len(self._given)
+        return len(self._jobs)
 
     @property
     def added(self) -> int:
@@ -559,7 +553,7 @@ class EnqueuedJobs(Sequence[Job]):
     def __getitem__(self, index: slice) -> list[Job]: ...
 
     def __getitem__(self, index: int | slice) -> Job | list[Job]:
-        places, job = range(1, len(self) + 1)[index], self._given.job
+        places, job = range(1, len(self) + 1)[index], self._jobs.job
         if isinstance(places, int):
             return job(places, self._outcome)
         return [job(place, self._outcome) for place in places]

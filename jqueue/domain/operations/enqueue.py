@@ -185,16 +185,16 @@ class Enqueue(AddsOneJob, frozen=True):
     priority: Priority = 0
 
     @staticmethod
-    def of(job: JobRecord, given: bool, on_conflict: OnConflict) -> Enqueue:
+    def of(job: JobRecord, caller_id: bool, on_conflict: OnConflict) -> Enqueue:
         """Return the prepared enqueue of a job.
 
         Args:
             job: the job, as it is to be added; its place and its times are those of the commit.
-            given: True if the caller has chosen its id.
+            caller_id: True if the caller has chosen its id.
             on_conflict: the answer if it cannot be added.
         """
         values = {name: getattr(job, name) for name in STORED if name != "id"}
-        values |= {"job_id": job.id} if given else {"new_id": job.id}
+        values |= {"job_id": job.id} if caller_id else {"new_id": job.id}
         values |= {"payload": job.payload, "payload_object": job.payload_object}
         return Enqueue(job.entrypoint, **values, on_conflict=on_conflict)
 
