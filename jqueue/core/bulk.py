@@ -133,10 +133,10 @@ class SegmentCommit:
                     if row in wanted
                 )
         there = self._engine.draft.jobs.rows
-        for name, segment in {object_of(name): each for name, each in there.segments.items()}.items():
+        for name, segment in {object_of(name): each for name, each in there.manifest.segments.items()}.items():
             if name in common or not operation.may_share(segment):
                 continue
-            if (index := there.indexes.get(name)) is None:
+            if (index := there.manifest.indexes.get(name)) is None:
                 with suppress(*DAMAGED):
                     index = await self._index_of(name, segment)
                     self._engine.draft.jobs.rows.load_index(name, index)

@@ -431,7 +431,7 @@ class Engine:
         try:
             outcome = perform(request.operations, self.draft, applied.now, atomic=request.atomic)
         except RowsMissingError as error:
-            if {each.segment for each in error.wanted} <= self.draft.jobs.rows.objects:
+            if {each.segment for each in error.wanted} <= self.draft.jobs.rows.manifest.objects:
                 self._note_missing(error, applied)
                 if late := {each.segment for each in error.wanted} & self._late_segments():
                     assert self.segments is not None
@@ -451,7 +451,7 @@ class Engine:
 
     def _note_missing(self, error: RowsMissingError, applied: Attempt) -> None:
         """Note the rows to load. Rows of a segment that this commit names can be loaded only after it."""
-        committed, late = set(map(object_of, self.draft.jobs.rows.committed)), self._late_segments()
+        committed, late = set(map(object_of, self.draft.jobs.rows.manifest.committed)), self._late_segments()
         loadable = {each for each in error.wanted if each.segment in committed}
         applied.missing |= {each for each in loadable if each.segment not in late}
         applied.postponed = applied.postponed or not loadable
@@ -691,7 +691,7 @@ class Engine:
         except StorageFatalError as error:
             logger.warning("a queue is created, although it is unknown if one was here before: %s", error)
             return
-        own = {f"{SEGMENT_FOLDER}{name}" for name in self.draft.jobs.rows.objects}
+        own = {f"{SEGMENT_FOLDER}{name}" for name in self.draft.jobs.rows.manifest.objects}
         # without a store time, that of the newest object: the own clock may be hours ahead
         now = self.store_time() or max((each.modified for each in listed), default=None)
         left: dict[str, bool] = {}  # by folder: True if an object in it is older than one of an enqueue under way

@@ -130,7 +130,7 @@ class StaleWatch:
         self._last_success, self._unbroken = monotonic, True
         if not self._saw_all:
             self._saw_all = True
-            current = draft.jobs.claimed.keys() | draft.jobs.rows.leases().keys()
+            current = draft.jobs.claimed.keys() | draft.jobs.rows.manifest.leases().keys()
             self._seen = {job_id: seen for job_id, seen in self._seen.items() if job_id in current}
         late = fresh, gap, store_time
         claimed, jobs, seen, forget = draft.jobs.claimed, draft.jobs, self._seen, self._seen.pop
@@ -151,7 +151,7 @@ class StaleWatch:
                 seen[job_id] = claim, due
                 heapq.heappush(self._due, (due, job_id))
         draft.jobs.claims_moved.clear()
-        leases = draft.jobs.rows.leases()
+        leases = draft.jobs.rows.manifest.leases()
         for lease in self._leases - leases.keys():
             self._seen.pop(lease, None)
         self._leases = set(leases)

@@ -118,7 +118,7 @@ def next_header(draft: Draft, commit: Commit) -> Header:
     version = write.base_version + 1
     commits[write.writer] = CommitRecord(write.sequence, version, round(at, 3), round(commit.cycle, 4), write.token)
     clients, clients_evicted = _clients(header, commit)
-    segments = draft.jobs.rows.manifest()
+    segments = draft.jobs.rows.manifest.after()
     surplus, minutes = _finished(header, at, size_limit(draft))
     turns, fair = running(header, draft.jobs.order.waiting() if header.turns or header.fair else {})
     finished, attempt_floor = header.finished, header.attempt_floor
@@ -147,7 +147,7 @@ def next_header(draft: Draft, commit: Commit) -> Header:
         workers=with_workers(header.workers, commit.workers, at, write.writer),
         history=_history(draft, commit),
         segments=segments,
-        retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, commit.retention),
+        retired=retired_after(draft.jobs.rows.manifest.committed, segments, header.retired, at, commit.retention),
     )
 
 

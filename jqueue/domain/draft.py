@@ -150,21 +150,22 @@ class IndexedJobs(dict[str, JobRecord]):
             SegmentDamagedError: a segment that may hold it cannot be read.
         """
         found = self.loaded(job_id)
-        if found is None and self.rows.segments:
+        if found is None and self.rows.manifest.segments:
             self.rows.find(job_id)
         return found
 
     def loaded(self, job_id: str) -> JobRecord | None:
         """Return the job with an id if it is in the table, or in progress in a lease and loaded; None if not."""
         found = self.get(job_id)
-        return self.rows.leased_job(job_id) if found is None and self.rows.segments else found
+        leased = self.rows.leased(job_id) if found is None and self.rows.manifest.segments else None
+        return found if leased is None else leased.job
 
     def find_key(self, key: str) -> str | None:
         """Return the id of the job that holds a unique key; None if no job does. It raises errors as `find` does."""
         holder = self.keys_held.get(key)
-        if holder is None and self.rows.segments:
+        if holder is None and self.rows.manifest.segments:
             holder = self.rows.leased_key(key)
-        if holder is None and self.rows.segments:
+        if holder is None and self.rows.manifest.segments:
             self.rows.find(key, keys=True)
         return holder
 
@@ -468,12 +469,12 @@ class Draft:
         """Set an entry of the manifest. Versions that do not know segments then refuse the blob."""
         self.note(self.header.segments, name, segment)
         self.require(SEGMENTS)
-        self.jobs.rows.changed()
+        self.jobs.rows.unloaded.changed()
 
     def drop_segment(self, name: str) -> None:
         """Remove an entry from the manifest."""
         self.forget(self.header.segments, name)
-        self.jobs.rows.changed()
+        self.jobs.rows.unloaded.changed()
 
     def drop_waiting(self, names: Collection[str], verb: Verb, within: Sequence[Span] | None = None) -> int:
         """Remove waiting rows of segments from the queue, loaded or not. Return their number.
@@ -484,14 +485,15 @@ class Draft:
             within: rows, as spans; None: all.
         """
         rows, dropped = self.jobs.rows, 0
-        for job_id in rows.loaded_in(names, within):
-            self.hide_row(job_id)
+        for job_id, (name, row) in list(rows.of.items()):
+            if name in names and (within is None or any(first <= row < last for first, last in within)):
+                self.hide_row(job_id)
         for name in names:
-            segment = rows.current(name)
+            segment = rows.manifest.current(name)
             if segment is None or segment.is_leased:
                 continue
             spans = segment.spans if within is None else common(segment.spans, within)
-            after, jobs, claims = rows.advanced(name, segment, spans), size_of(spans), segment.claims
+            after, jobs, claims = rows.manifest.advanced(name, segment, spans), size_of(spans), segment.claims
             move = BulkMove(verb, segment.entrypoint, QUEUED, None, jobs, claims, None, (), rows=((name, spans),))
             self.move_rows(move)
             if jobs and segment.attempts + claims > self.header.attempt_floor:
@@ -602,7 +604,7 @@ class Draft:
                 place[key] = old
             settings = settings or place is header.entrypoints or (place is header and key == "settings")
             if place is header.segments:
-                self.jobs.rows.changed()
+                self.jobs.rows.unloaded.changed()
         self.jobs.last_sequence = last_sequence  # set last: restoring a job may raise it
         if settings:
             self.jobs.order.take_settings(self.header)
@@ -663,7 +665,7 @@ class Draft:
         """Return the draft as a value."""
         rows = self.jobs.rows
         header = self.header.copy()
-        header.segments = dict(rows.manifest())
+        header.segments = dict(rows.manifest.after())
         if self.changed:
             header.last_sequence = self.jobs.last_sequence
         jobs = tuple(job_of(job) for job in self.jobs.values() if job.id not in rows.of)

@@ -265,7 +265,7 @@ class Order:
     def waiting(self) -> dict[str, int]:
         """Return the number of queued jobs of each entrypoint that has some, scheduled jobs included."""
         queued = {entrypoint: heap.live for entrypoint, heap in self._ready.items()}
-        return dict(self._rows.waiting() + Counter(queued)) if self._rows.segments else queued
+        return dict(self._rows.waiting() + Counter(queued)) if self._rows.manifest.segments else queued
 
     def take(self, entrypoints: tuple[str, ...] | None, now: datetime) -> JobRecord | None:
         """Return the next job to claim, by priority, then by sequence; None if there is none, or all are held back.
@@ -301,13 +301,13 @@ class Order:
             self._promote(now)
 
     def _unloaded(self, entrypoints: tuple[str, ...] | None) -> Iterable[str]:
-        return self._rows.unloaded(entrypoints) if self._rows.segments else ()
+        return self._rows.unloaded.entrypoints(entrypoints) if self._rows.manifest.segments else ()
 
     def _top_of(self, heap: LazyHeap | None, unloaded: Sequence[str], now: datetime) -> Entry | None:
         """Return the first entry of a heap, if no row of some entrypoints that is not loaded comes before it."""
         entry = None if heap is None else self._top(heap)
         if unloaded:
-            self._rows.check_before(unloaded, None if entry is None else entry[:2], self._through, now)
+            self._rows.unloaded.check_before(unloaded, None if entry is None else entry[:2], self._through, now)
         return entry
 
     def first_ready(self, entrypoint: str, now: datetime) -> Entry | None:
@@ -370,8 +370,8 @@ class Order:
                 return False
             return self._is_current(entry)
 
-        names = [name for name in rows.unloaded(entrypoints) if self.is_open(name, now)]
-        priorities = rows.priorities_beside(segment, names, through, now)
+        names = [name for name in rows.unloaded.entrypoints(entrypoints) if self.is_open(name, now)]
+        priorities = rows.unloaded.priorities_beside(segment, names, through, now)
         firsts = (heap.first(is_beside) for heap in self._open_heaps(entrypoints, now))
         priorities += [entry[0] for entry in firsts if entry is not None]
         return min(priorities, default=None)
@@ -382,8 +382,8 @@ class Order:
         return found is not None and _has_place(found, entry)
 
     def _running(self, entrypoint: str) -> int:
-        leased = self._rows.running(entrypoint) if self._rows.segments else 0
-        return self.running.get(entrypoint, 0) + leased
+        entries = self._rows.manifest.segments.values()
+        return self.running.get(entrypoint, 0) + sum(each.leased for each in entries if each.entrypoint == entrypoint)
 
     def next_due(self) -> datetime | None:
         """Return the next time after the last `take` at which a job or cron entry is due, or a rate allows a claim."""
@@ -391,7 +391,7 @@ class Order:
         times = [time for each in entries if (time := time_shown(each, self._now)) > self._now]
         if (top := self._scheduled.top()) is not None:
             times.append(top[0])
-        if self._rows.segments and (first := self._rows.next_due(self._now)) is not None:
+        if self._rows.manifest.segments and (first := self._rows.unloaded.next_due(self._now)) is not None:
             times.append(_time_of(first))
         if self._opening:
             times.append(_later(_time_of(self._opening[0][0]), 1e-6))
@@ -404,7 +404,7 @@ class Order:
         return min(times, default=None)
 
     def _waits(self, entrypoint: str) -> bool:
-        return entrypoint in self._ready or (bool(self._rows.segments) and entrypoint in self._rows.unloaded())
+        return entrypoint in self._ready or entrypoint in self._unloaded(None)
 
     def outlived(self, now: datetime) -> JobRecord | None:
         """Return a job whose time is over: queued and expired, or ended and kept for long enough; None if none is.

@@ -65,7 +65,7 @@ def awaited_rows(order: Order, rows: SegmentRows, move: BulkMove) -> list[str]:
     """
     wanted, found = [each for each in order.children if each not in order.jobs and is_awaited(order, each)], []
     for name, spans in move.rows if wanted else ():
-        index = rows.indexes.get(name)
+        index = rows.manifest.indexes.get(name)
         if index is not None:
             places = ((each, row) for each in wanted for row in index.rows_of(each))
             found += [each for each, row in places if any(first <= row < last for first, last in spans)]

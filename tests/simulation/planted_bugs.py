@@ -471,7 +471,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # Waiting jobs move to segments in every seed.
     WITHOUT_GROUPS(rate=0.2, processes=4, modern=0.8, segments=1.0): {
         "The manifest does not mark the rows that a commit takes": Bug(
-            "domain/segment_rows.py", "current = ((name, self.current(name)) for name in self._taken)", "current = ()"
+            "domain/manifest.py", "current = ((name, self.current(name)) for name in self.taken)", "current = ()"
         ),
         "A collection removes old segments without a look at the manifest": Bug(
             "core/engine.py", "if self.segments is None else await self.segments.objects_named_in(header)", ""
@@ -495,18 +495,18 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/draft.py", "self.rows.find(job_id)", "pass"
         ),
         "The head of a segment is that of its last chunk once a chunk was taken": Bug(
-            "domain/segment_rows.py", "head=index.chunks[chunk]", "head=index.chunks[-1]", first=1
+            "domain/manifest.py", "head=index.chunks[chunk]", "head=index.chunks[-1]", first=1
         ),
         "A merge names rows that were taken while it wrote its segment": Bug(
             "domain/operations/segments.py", "else current.taken", "else []", first=11
         ),
         "A rollback leaves its rows taken": Bug("domain/segment_rows.py", "rows.discard(row)", "pass", first=11),
         "A writer keeps loaded rows that another writer has taken meanwhile": Bug(
-            "domain/segment_rows.py", "        if before:\n", "        if False:\n", first=1
+            "domain/segment_rows.py", "if doubtful else ()", "if False else ()", first=1
         ),
         "A purge of queued jobs removes only the rows that happen to be loaded": Bug(
             "domain/operations/operator.py",
-            "rows.require(name for name in names if name not in whole)",
+            "draft.jobs.rows.require(entries.keys() - whole)",
             "pass",
             first=17,
         ),
@@ -557,7 +557,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", "**NO_LEASE)", "**NO_LEASE, claims=held.claims - 1)", first=1
         ),
         "A split leaves the leased rows in the entry that waits": Bug(
-            "domain/operations/leases.py", "rows.advanced(name, segment, [(0, behind)])", "segment", first=2
+            "domain/operations/leases.py", "rows.manifest.advanced(name, segment, [(0, behind)])", "segment", first=2
         ),
         "A job that is cancelled in a lease is done at its end": Bug(
             "domain/operations/operator.py", "segment.evolve(taken=segment.taking([(row, row + 1)]))", "segment"

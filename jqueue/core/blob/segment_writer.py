@@ -23,10 +23,10 @@ from jqueue.core.tasks import SHORTEST_PAUSE, Background, SpareTurns, as_storage
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import StorageError
 from jqueue.domain.job import JobRecord, JobStatus, may_kill
+from jqueue.domain.manifest import Manifest
 from jqueue.domain.operations.base import perform
 from jqueue.domain.operations.enqueue import stored_bytes
 from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
-from jqueue.domain.segment_rows import SegmentRows
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, RowKey, Segment, SegmentIndex, object_of, sorting
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 from jqueue.ports.clock import Clock
@@ -131,12 +131,13 @@ class SegmentWriter:
         for background in (self._spills, self._merges):
             background.landed(draft)
         rows, hot_bytes, (waiting, taken) = draft.jobs.rows, self.sizes.hot_bytes, self._waiting
+        manifest = rows.manifest
         is_full = hot_bytes is not None and waiting > 0 and taken >= hot_bytes
-        if is_full and len(rows.segments) < SEGMENTS_KEPT and self._spills.is_free:
+        if is_full and len(manifest.segments) < SEGMENTS_KEPT and self._spills.is_free:
             hot = [job for job in draft.jobs.values() if job.id not in rows.of]
             self._spills.begin(partial(self._spill, hot, waiting, taken), self._spills.keep)
-        if rows.segments and self._merges.is_free and (names := self._to_merge(rows)):
-            segments = {name: (rows.segments[name], rows.indexes.get(object_of(name))) for name in names}
+        if manifest.segments and self._merges.is_free and (names := self._to_merge(manifest)):
+            segments = {name: (manifest.segments[name], manifest.indexes.get(object_of(name))) for name in names}
             self._merges.begin(partial(self._merge, segments), self._merges.keep)
         self.under_way = self._spills.under_way or self._merges.under_way
 
@@ -187,20 +188,20 @@ class SegmentWriter:
 
     # Merging
 
-    def _to_merge(self, rows: SegmentRows) -> list[str]:
+    def _to_merge(self, manifest: Manifest) -> list[str]:
         """Return the names of segments to merge: many small ones, one with many holes, or one whose rows are due."""
         now = self._clock.monotonic()
         self._unreadable = {name: until for name, until in self._unreadable.items() if until > now}
-        return _to_merge(rows, self.sizes, self._unreadable) or self._due(rows)
+        return _to_merge(manifest, self.sizes, self._unreadable) or self._due(manifest)
 
-    def _due(self, rows: SegmentRows) -> list[str]:
+    def _due(self, manifest: Manifest) -> list[str]:
         """Return the name of a scheduled segment whose rows may all be due. If they are, it becomes a ready one."""
         at = self._now().timestamp()
-        self._due_at = {name: due_at for name, due_at in self._due_at.items() if name in rows.segments}
-        for name, segment in rows.segments.items():
+        self._due_at = {name: due_at for name, due_at in self._due_at.items() if name in manifest.segments}
+        for name, segment in manifest.segments.items():
             its = object_of(name)
-            if segment.scheduled and its in rows.indexes and its not in self._unreadable:
-                last = rows.indexes[its].chunks[-1].first.since  # later rows of the chunk may be due much later
+            if segment.scheduled and its in manifest.indexes and its not in self._unreadable:
+                last = manifest.indexes[its].chunks[-1].first.since  # later rows of the chunk may be due much later
                 if max(last, self._due_at.get(name, last)) <= at and segment.waiting >= self.sizes.fewest_rows:
                     return [name]
         return []
@@ -279,13 +280,13 @@ def _last_of(jobs: Sequence[JobRecord], number: int, now: datetime) -> Slices[tu
     return later, [jobs[place] for _, place in found[-number:]] if number else []
 
 
-def _to_merge(rows: SegmentRows, sizes: Numbers, unreadable: Collection[str] = ()) -> list[str]:
+def _to_merge(manifest: Manifest, sizes: Numbers, unreadable: Collection[str] = ()) -> list[str]:
     """Return the names of segments to merge into one: small ones of one entrypoint and group, or one with holes."""
     groups: dict[tuple[str, str | None, bool, int], list[tuple[RowKey, str]]] = {}
-    crowded = len(rows.segments) > SEGMENTS_KEPT * 3 // 4
-    bytes_of = {name: _waiting_bytes(segment) for name, segment in rows.segments.items()}
+    crowded = len(manifest.segments) > SEGMENTS_KEPT * 3 // 4
+    bytes_of = {name: _waiting_bytes(segment) for name, segment in manifest.segments.items()}
     most_bytes = max(sizes.most_bytes, sum(bytes_of.values()) // MOST_FULL)
-    for name, segment in rows.segments.items():
+    for name, segment in manifest.segments.items():
         if segment.is_leased or object_of(name) in unreadable:
             continue
         if len(segment.taken) > sizes.holes:
@@ -302,7 +303,7 @@ def _to_merge(rows: SegmentRows, sizes: Numbers, unreadable: Collection[str] = (
     found: list[str] = []
     number = taken = 0
     for _, name in sorted(largest):
-        number, taken = number + rows.segments[name].waiting, taken + bytes_of[name]
+        number, taken = number + manifest.segments[name].waiting, taken + bytes_of[name]
         if found and (number > sizes.most_rows or taken > most_bytes):
             break
         found.append(name)

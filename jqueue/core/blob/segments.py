@@ -143,8 +143,8 @@ class SegmentLoader:
                 del self._loads[name]
                 if not load.task.cancelled():
                     self._settle(name, load, rows)
-                self._forget_except(rows.objects)
-        there = rows.objects if self._aside else ()
+                self._forget_except(rows.manifest.objects)
+        there = rows.manifest.objects if self._aside else ()
         for name, aside in list(self._aside.items()):
             if name not in there:
                 self._take_back(name, rows)
@@ -163,7 +163,7 @@ class SegmentLoader:
         del self._aside[name]
         self._reader.aside.discard(name)
         self._reader.damage.pop(name, None)
-        rows.try_again(name)
+        rows.set_aside(name, None)
 
     def late(self) -> Collection[str]:
         """Return the names of the segments whose rows a commit does not wait for."""
@@ -189,7 +189,7 @@ class SegmentLoader:
         """
         self.integrate(draft)
         rows, of_segment = draft.jobs.rows, dict[str, list[Wanted]]()
-        there = rows.objects
+        there = rows.manifest.objects
         for each in wanted:
             if each.segment in there and not rows.is_loaded(each):
                 of_segment.setdefault(each.segment, []).append(each)
@@ -207,7 +207,7 @@ class SegmentLoader:
     def _begin(self, name: str, load: _Load, rows: SegmentRows) -> None:
         """Begin to read parts of a segment."""
         self._loads[name] = load
-        work = self._read(name, load, rows, rows.segments[rows.entries_of(name)[0]])
+        work = self._read(name, load, rows, next(iter(rows.manifest.entries_of(name).values())))
         load.task = asyncio.get_running_loop().create_task(work, name="jqueue-segments")
 
     async def _read(self, name: str, load: _Load, rows: SegmentRows, segment: Segment) -> None:
@@ -246,7 +246,7 @@ class SegmentLoader:
         aside = load.check
         assert aside is not None
         load.index = index = load.index or await self._reader.index(name, segment)
-        for numbers in pieces_of([rows.segments[each] for each in rows.entries_of(name)], index):
+        for numbers in pieces_of([*rows.manifest.entries_of(name).values()], index):
             if numbers[-1] >= aside.checked:
                 await self._reader.chunks(name, segment, index, numbers)
                 aside.checked = numbers[-1] + 1
@@ -254,10 +254,11 @@ class SegmentLoader:
                 break
 
     async def _read_parts(self, name: str, load: _Load, rows: SegmentRows, segment: Segment) -> None:
-        load.index = index = rows.indexes.get(name) or load.index or await self._reader.index(name, segment)
+        load.index = index = rows.manifest.indexes.get(name) or load.index or await self._reader.index(name, segment)
         needed = {each.chunk for each in load.parts if each.chunk is not None}
         following: list[int] = []
-        if needed and (waiting := [each for each in rows.entries_of(name) if not rows.segments[each].is_leased]):
+        entries = rows.manifest.entries_of(name).items()
+        if needed and (waiting := [its for its, each in entries if not each.is_leased]):
             number, last = self._runs.get(name, (0, -1))
             number = min(MOST_CHUNKS, 2 * number or 1) if min(needed) <= last + 1 else 1
             coming = {chunk for each in waiting for chunk in rows.next_chunks(each, number)}
@@ -298,7 +299,7 @@ class SegmentLoader:
         """
         if isinstance(error, DAMAGED):
             self.set_aside(name, error, rows)
-        elif name in rows.objects and name not in self._loads and name not in self._aside:
+        elif name in rows.manifest.objects and name not in self._loads and name not in self._aside:
             self._begin(name, _Load([], check=_Aside(jobs=_jobs_of(name, rows)), late=True), rows)
 
     def set_aside(self, name: str, error: JQueueError, rows: SegmentRows, *, check: _Aside | None = None) -> None:
@@ -310,7 +311,7 @@ class SegmentLoader:
             rows: the rows of a draft.
             check: the segment as it was set aside before, if all of it was to be read.
         """
-        if name not in rows.objects:
+        if name not in rows.manifest.objects:
             return
         lasts, before, pause = isinstance(error, DAMAGED), self._aside.get(name), self._numbers.damage_kept
         if not lasts:
@@ -343,9 +344,9 @@ class SegmentLoader:
         for entrypoint, number in claimed.items():
             ahead = min(numbers.rows_kept, max(numbers.rows_ahead, numbers.commits_ahead * number))
             left = rows.loaded_of(entrypoint)
-            entry = rows.next_unloaded(entrypoint) if left < ahead else None
+            entry = rows.unloaded.next_entry(entrypoint) if left < ahead else None
             if entry is not None and (name := object_of(entry)) not in self._loads:
-                chunks = rows.next_chunks(entry, 1 + (ahead - left) // rows.segments[entry].chunk_rows)
+                chunks = rows.next_chunks(entry, 1 + (ahead - left) // rows.manifest.segments[entry].chunk_rows)
                 self._begin(name, _Load([], confirmed=False, ahead=chunks), rows)
                 return
 
@@ -356,7 +357,7 @@ class SegmentLoader:
 
 def _jobs_of(name: str, rows: SegmentRows) -> int:
     """Return the number of the jobs of a segment that wait or are leased."""
-    return sum(rows.segments[each].left for each in rows.entries_of(name))
+    return sum(each.left for each in rows.manifest.entries_of(name).values())
 
 
 PARTS_KEPT = 64

@@ -340,8 +340,8 @@ class EnqueueSegments(Operation, frozen=True):
             SegmentDamagedError: an index cannot be read.
         """
         jobs, header, rows = draft.jobs, draft.header, draft.jobs.rows
-        names = sorted({object_of(name) for name, segment in rows.segments.items() if self.may_share(segment)})
-        missing = [Wanted(name, None) for name in names if name not in rows.indexes]
+        names = sorted({object_of(name) for name, segment in rows.manifest.segments.items() if self.may_share(segment)})
+        missing = [Wanted(name, None) for name in names if name not in rows.manifest.indexes]
         if wanted := [each for each in missing if not rows.is_loaded(each)]:
             raise RowsMissingError(wanted)
         if missing and (damage := rows.damage_of(missing[0].segment)) is not None:
@@ -349,10 +349,10 @@ class EnqueueSegments(Operation, frozen=True):
         for name in names:
             common = self.common.get(name)
             if common is None:
-                common = exhaust(comparing(self.segments, rows.indexes[name]))
-            bounds = [bound for span in rows.spans_there(name) for bound in span]
+                common = exhaust(comparing(self.segments, rows.manifest.indexes[name]))
+            bounds = [bound for span in rows.manifest.spans_there(name) for bound in span]
             for new, places, own in common:
-                if bounds == [0, rows.indexes[name].rows]:
+                if bounds == [0, rows.manifest.indexes[name].rows]:
                     yield new, own
                 else:
                     pairs = zip(places, own, strict=True)

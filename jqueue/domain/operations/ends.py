@@ -94,7 +94,7 @@ def give_back(draft: Draft, name: str, now: datetime, *, first: int = 0, charge:
     held = draft.header.segments[name]
     back = held.evolve(failures=held.failures if charge else held.failures - 1, **NO_LEASE)
     if first:
-        back = draft.jobs.rows.advanced(name, back, [(0, first)])
+        back = draft.jobs.rows.manifest.advanced(name, back, [(0, first)])
     draft.move_rows(bulk_move(Verb.REVOKE if charge else Verb.HAND_BACK, name, held, JobStatus.QUEUED, back.spans, now))
     if back.left:
         draft.give_back(name, back)
@@ -693,7 +693,7 @@ class RequeueStale(Operation, frozen=True):
     def change(self, draft: Draft, now: datetime) -> int:
         """Queue the jobs again, or make them dead. It ignores the timeouts of the claims: fencing keeps that safe."""
         jobs = [draft.jobs[job_id] for job_id in draft.jobs.claimed]
-        old = [name for name, each in draft.jobs.rows.leases().items() if self.holds(each, now)]
+        old = [name for name, each in draft.jobs.rows.manifest.leases().items() if self.holds(each, now)]
         revoked = revoke(draft, [job for job in jobs if self.holds(job, now)], now, ORDERED_ERROR)
         for name in old:
             with suppress(SegmentDamagedError):  # the rows stay leased until their segment is restored

@@ -29,6 +29,7 @@ from jqueue.domain.segments import (
     SegmentIndex,
     Span,
     common,
+    has,
     object_of,
     size_of,
     without,
@@ -83,11 +84,11 @@ class _Leases(Claims, frozen=True, kw_only=True):
             raise InvalidJobError("rows are leased under an id, which the preparation of the operation draws")
         rows = draft.jobs.rows
         place = rows.of.get(job_id)
-        segment = None if place is None else rows.current(place[0])
+        segment = None if place is None else rows.manifest.current(place[0])
         if place is None or segment is None or not self._may_be_leased(draft, place[0], segment, job_id):
             return []
         name, row = place
-        index = rows.indexes.get(object_of(name))
+        index = rows.manifest.indexes.get(object_of(name))
         if index is None:
             raise RowsMissingError([Wanted(object_of(name), None)])
         if index.single or row != segment.next:
@@ -110,7 +111,7 @@ class _Leases(Claims, frozen=True, kw_only=True):
         if is_whole:
             draft.drop_segment(name)
         else:
-            draft.name_segment(name, rows.advanced(name, segment, [(0, behind)]))
+            draft.name_segment(name, rows.manifest.advanced(name, segment, [(0, behind)]))
         return found
 
     def worst_priority(self, draft: Draft, name: str, now: datetime) -> float | None:
@@ -133,7 +134,7 @@ class _Leases(Claims, frozen=True, kw_only=True):
         if lease in draft.header.segments:
             raise InvalidJobError("a lease needs an id of its own")
         others = [(0, first), (behind, segment.rows)]
-        held = rows.advanced(name, segment, [each for each in others if each[0] < each[1]]).evolve(
+        held = rows.manifest.advanced(name, segment, [each for each in others if each[0] < each[1]]).evolve(
             claims=segment.claims + 1,
             failures=segment.failures + 1,
             heartbeat_at=now,
@@ -142,7 +143,7 @@ class _Leases(Claims, frozen=True, kw_only=True):
             holder=self.holder,
         )
         draft.name_segment(lease, held)
-        index, waits = rows.indexes[object_of(name)], []
+        index, waits = rows.manifest.indexes[object_of(name)], []
         for chunk in range(segment.chunk_of(held.next), segment.chunk_of(behind - 1) + 1):
             jobs = size_of(held.spans_in(chunk))
             waits.append((now.timestamp() - index.chunks[chunk].first.since, jobs))
@@ -304,15 +305,17 @@ class EndLease(Operation, frozen=True):
     def _alone(self, draft: Draft, lease: str, last: int) -> dict[int, JobRecord]:
         """Return the named jobs by their rows, without those that were cancelled."""
         rows, found, missing = draft.jobs.rows, dict[int, JobRecord](), set[Wanted]()
+        its, index = rows.manifest.spans_there(object_of(lease)), rows.manifest.indexes.get(object_of(lease))
         for job_id in self.singles:
             try:
-                job, place = draft.jobs.find(job_id), rows.place_in_lease(job_id)
+                draft.jobs.find(job_id)
             except RowsMissingError as error:  # all are asked for at once: each time, all is done anew
                 missing |= error.wanted
                 continue
-            if job is not None and place is not None and place[0] == lease and place[1] < last:
-                found[place[1]] = job
-            elif not rows.has_left(object_of(lease), job_id):
+            leased = rows.leased(job_id)
+            if leased is not None and leased.lease == lease and leased.row < last:
+                found[leased.row] = leased.job
+            elif index is None or all(has(its, row) for row in index.rows_of(job_id)):  # it has not left meanwhile
                 raise JobNotFoundError(job_id)
         if missing:
             raise RowsMissingError(missing)
@@ -378,17 +381,21 @@ class ClaimBatch(_Leases, frozen=True):
             missing = error.wanted
         rows = draft.jobs.rows
         ahead = {part for each in missing for part in self._singles_behind(each, draft)}
-        raise RowsMissingError({*missing, *ahead, *rows.upcoming(rows.unloaded(self._names), self.jobs)})
+        raise RowsMissingError(
+            {*missing, *ahead, *rows.unloaded.upcoming(rows.unloaded.entrypoints(self._names), self.jobs)}
+        )
 
     def _singles_behind(self, missing: Wanted, draft: Draft) -> list[Wanted]:
         """Return the chunks behind a missing one, if its rows are claimed one by one: each load repeats the commit."""
-        rows, index, found = draft.jobs.rows, draft.jobs.rows.indexes.get(missing.segment), list[Wanted]()
-        for name in rows.entries_of(missing.segment) if index is not None and missing.chunk is not None else ():
-            entry = rows.segments[name]
-            if index is not None and (index.single or entry.entrypoint in {*self.alone, *draft.header.entrypoints}):
+        rows, manifest, found = draft.jobs.rows, draft.jobs.rows.manifest, list[Wanted]()
+        index = manifest.indexes.get(missing.segment)
+        if index is None or missing.chunk is None:
+            return []
+        for name, entry in manifest.entries_of(missing.segment).items():
+            if index.single or entry.entrypoint in {*self.alone, *draft.header.entrypoints}:
                 wanted = -(-min(self.jobs, self.singles) // entry.chunk_rows)
                 found += [Wanted(missing.segment, chunk) for chunk in rows.next_chunks(name, min(CHUNKS_AHEAD, wanted))]
-        return [each for each in found if (each.chunk or 0) >= (missing.chunk or 0)]
+        return [each for each in found if (each.chunk or 0) >= missing.chunk]
 
     @property
     def _names(self) -> tuple[str, ...] | None:

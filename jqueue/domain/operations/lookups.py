@@ -97,7 +97,7 @@ class LookAtBacklog(Operation, frozen=True):
             for job in draft.jobs.values()
             if job.status is JobStatus.QUEUED and not job.waits_for and (names is None or job.entrypoint in names)
         ]
-        for segment in map(draft.jobs.rows.current, draft.header.segments):
+        for segment in map(draft.jobs.rows.manifest.current, draft.header.segments):
             if segment is not None and segment.waiting and (names is None or segment.entrypoint in names):
                 since.append(exact_time(datetime.fromtimestamp(segment.oldest, UTC)))
         return Backlog(jobs, min((at for at in since if at <= now), default=None))
@@ -132,7 +132,7 @@ class LookAtHeld(Operation, frozen=True):
         """Return the numbers, and change nothing."""
         names = None if self.entrypoints is None else frozenset(self.entrypoints)
         claims: list[tuple[JobRecord | Segment, int]] = [(draft.jobs[job_id], 1) for job_id in draft.jobs.claimed]
-        claims += [(each, each.left) for each in draft.jobs.rows.leases().values()]
+        claims += [(each, each.left) for each in draft.jobs.rows.manifest.leases().values()]
         wanted = [(claim, jobs) for claim, jobs in claims if names is None or claim.entrypoint in names]
         silent = sum(jobs for claim, jobs in wanted if _is_silent(claim, now))
         return HeldJobs(sum(jobs for _, jobs in wanted), silent)
@@ -266,7 +266,7 @@ class LeasesHeldBy(Operation, frozen=True):
 
     def change(self, draft: Draft, now: datetime) -> list[Lease]:
         """Return the leases, by segment and row, and change nothing."""
-        leases = draft.jobs.rows.leases().items()
+        leases = draft.jobs.rows.manifest.leases().items()
         held = [
             Lease(*each) for each in leases if (holder := each[1].holder) is not None and holder.startswith(self.prefix)
         ]
@@ -294,16 +294,16 @@ class JobsInLeases(Operation, frozen=True):
             RowsMissingError: indexes are not loaded. It names those of all segments with leases.
         """
         rows, held = draft.jobs.rows, dict[str, list[tuple[str, Segment]]]()
-        for lease, each in draft.jobs.rows.leases().items():
+        for lease, each in draft.jobs.rows.manifest.leases().items():
             held.setdefault(object_of(lease), []).append((lease, each))
-        unread = held.keys() - rows.indexes.keys()
+        unread = held.keys() - rows.manifest.indexes.keys()
         if missing := [Wanted(name, None) for name in unread if rows.damage_of(name) is None]:
             raise RowsMissingError(missing)
         found = list[tuple[str, str]]()
         for job_id in self.ids:
             hashed = hash_of(job_id)
             for name, leases in held.items():
-                places = None if name in unread else rows.indexes[name].rows_of(job_id, hashed)
+                places = None if name in unread else rows.manifest.indexes[name].rows_of(job_id, hashed)
                 for lease, each in leases:
                     if places is None or not all(map(each.is_taken, places)):
                         found.append((lease, job_id))

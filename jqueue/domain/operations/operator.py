@@ -54,8 +54,8 @@ class Cancel(OnJob, frozen=True):
         job = draft.get(self.job_id)
         if job.status is JobStatus.IN_PROGRESS and self.running:
             told = job.evolve(cancel_requested=True)
-            if (place := draft.jobs.rows.place_in_lease(job.id)) is not None:
-                lease, row = place
+            if (leased := draft.jobs.rows.leased(job.id)) is not None:
+                lease, row, _ = leased
                 segment = draft.header.segments[lease]
                 draft.name_segment(lease, segment.evolve(taken=segment.taking([(row, row + 1)])))
                 draft.admit(job)
@@ -90,12 +90,15 @@ def _drop_segments(draft: Draft, entrypoint: str | None, cutoff: datetime | None
     Raises:
         RowsMissingError: not all rows of the other segments are loaded.
     """
-    rows = draft.jobs.rows
-    names = rows.names_of(entrypoint)
-    whole = {
-        name for name in names if cutoff is None or 0 < rows.segments[name].at < cutoff.timestamp() - CLOCKS_DIFFER
+    entries = {
+        name: each
+        for name, each in draft.header.segments.items()
+        if not each.is_leased and entrypoint in (None, each.entrypoint)
     }
-    rows.require(name for name in names if name not in whole)
+    whole = [
+        name for name, each in entries.items() if cutoff is None or 0 < each.at < cutoff.timestamp() - CLOCKS_DIFFER
+    ]
+    draft.jobs.rows.require(entries.keys() - whole)
     return draft.drop_waiting(whole, Verb.PURGE)
 
 
@@ -310,7 +313,7 @@ class CreateQueue(Operation, frozen=True):
         Raises:
             InvalidJobError: there is a queue.
         """
-        if draft.header.version or draft.header.queue or draft.jobs or draft.jobs.rows.manifest():
+        if draft.header.version or draft.header.queue or draft.jobs or draft.jobs.rows.manifest.after():
             raise InvalidJobError("there is a queue already: it was left as it is")
         draft.touch()
 

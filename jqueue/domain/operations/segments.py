@@ -95,7 +95,7 @@ class Merge(Operation, frozen=True):
         taken: list[int] = []
         there = []
         for source in self.sources:
-            current = draft.jobs.rows.current(source.name)
+            current = draft.jobs.rows.manifest.current(source.name)
             if source.name in draft.header.segments:
                 there.append(source.name)
             spans = [(0, len(source.rows))] if current is None else current.taken
@@ -124,9 +124,9 @@ class DropRows(Operation, frozen=True):
 
     def change(self, draft: Draft, now: datetime) -> int:
         """End stale claims on the rows, and take the rows."""
-        entries = draft.jobs.rows.entries_of(self.segment)
-        for name in entries:
-            if is_given_up(draft.header.segments[name], self.rows, now):
+        entries = draft.jobs.rows.manifest.entries_of(self.segment)
+        for name, entry in entries.items():
+            if is_given_up(entry, self.rows, now):
                 give_back(draft, name, now, charge=True)
         return draft.drop_waiting(entries, Verb.PURGE, self.rows)
 
