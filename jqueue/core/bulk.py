@@ -33,7 +33,7 @@ from jqueue.domain.operations.bulk import (
     EnqueuedJobs,
     EnqueueSegments,
     NewSegment,
-    Rows,
+    RowNumbers,
     StagedReceipt,
     Transaction,
     comparing,
@@ -59,7 +59,7 @@ CHUNKS_AT_ONCE = 16
 """Number of chunks of a segment that are read at once."""
 
 
-def _number(rows: Rows) -> int:
+def _number(rows: RowNumbers) -> int:
     return sum(map(len, rows.values()))
 
 
@@ -108,7 +108,7 @@ class SegmentCommit:
             return await self._without(operation, await in_turns(duplicate_rows(operation.segments, few, later=True)))
         return await self.ready(operation, rows)
 
-    async def ready(self, operation: EnqueueSegments, rows: Rows) -> EnqueueSegments:
+    async def ready(self, operation: EnqueueSegments, rows: RowNumbers) -> EnqueueSegments:
         """Return an operation for another try, which knows more jobs, and more hashes of segments in the queue.
 
         The commit compares hashes with those of segments that are new by then, or whose index could not be read here.
@@ -144,7 +144,7 @@ class SegmentCommit:
                 common[name] = await in_turns(comparing(operation.segments, index))
         return msgspec.structs.replace(operation, read=read, common=common)
 
-    async def _without(self, operation: EnqueueSegments, rows: Rows) -> EnqueueSegments:
+    async def _without(self, operation: EnqueueSegments, rows: RowNumbers) -> EnqueueSegments:
         """Return an operation without rows whose unique key is taken, and that are too many to be read."""
         raise InvalidJobError(
             f"more than {MOST_CONFLICTS} of these jobs have an id or a unique key of another one, in the queue or "
@@ -187,7 +187,7 @@ class SegmentCommit:
         read = partial(self._segments.reader.index, name, segment)
         return await self._objects.retried(read, self.seconds_left, reads=True)
 
-    async def _joined(self, new: Sequence[NewSegment], without: Rows | None = None) -> list[NewSegment]:
+    async def _joined(self, new: Sequence[NewSegment], without: RowNumbers | None = None) -> list[NewSegment]:
         """Write the rows of several segments of a group again, as few large segments.
 
         Args:
@@ -430,7 +430,7 @@ class StagedCommit(SegmentCommit):
         taken = self._left_out + outcome.existing
         return StagedReceipt(self.jobs - taken, taken, version=outcome.version)
 
-    async def _without(self, operation: EnqueueSegments, rows: Rows) -> EnqueueSegments:
+    async def _without(self, operation: EnqueueSegments, rows: RowNumbers) -> EnqueueSegments:
         if self._on_conflict != "return":
             return await super()._without(operation, rows)
         self._left_out += _number(rows)

@@ -1,4 +1,4 @@
-"""Records of the workers of a queue: who they are, and when they last committed."""
+"""The header of a queue's object: all of its state but the jobs, with the records in its tables."""
 
 from __future__ import annotations
 

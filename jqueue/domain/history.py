@@ -63,7 +63,7 @@ class HistoryHeader(Entry, frozen=True):
     @property
     def first(self) -> int:
         """The number of the first event in the outbox; if it is empty, the number of the next event."""
-        return span_of(self.batches[0]).first if self.batches else self.last + 1
+        return numbers_of(self.batches[0]).first if self.batches else self.last + 1
 
 
 class Moved(NamedTuple):
@@ -91,7 +91,7 @@ class Moved(NamedTuple):
         return is_same and not 0 < self.through <= history.last
 
 
-class Span(NamedTuple):
+class EventNumbers(NamedTuple):
     """The events of a batch.
 
     Attributes:
@@ -105,14 +105,14 @@ class Span(NamedTuple):
     at: float
 
 
-def span_of(batch: Raw) -> Span:
+def numbers_of(batch: Raw) -> EventNumbers:
     """Return the numbers and the time of the events in a batch, given its text. The rest is not read.
 
     Raises:
         ValueError: the text is not a batch.
     """
     first, count, at = bytes(batch)[1:].split(b",", 3)[:3]
-    return Span(int(first), int(first) + int(count) - 1, float(at.rstrip(b"]")))
+    return EventNumbers(int(first), int(first) + int(count) - 1, float(at.rstrip(b"]")))
 
 
 def started(history: HistoryHeader | None, now: datetime) -> HistoryHeader:
@@ -139,15 +139,15 @@ def with_batches(history: HistoryHeader, batches: Sequence[Raw], surplus: int = 
     if not batches:
         return history
     left = history.batches[surplus:]
-    lost = history.lost + (span_of(left[0]).first - history.first if surplus else 0)
-    return history.evolve(batches=(*left, *batches), last=span_of(batches[-1]).last, lost=lost)
+    lost = history.lost + (numbers_of(left[0]).first - history.first if surplus else 0)
+    return history.evolve(batches=(*left, *batches), last=numbers_of(batches[-1]).last, lost=lost)
 
 
 def surplus_of(history: HistoryHeader, settings: QueueSettings) -> int:
     """Return the number of batches at the beginning of the outbox that are too many. The last one never is."""
     batches = history.batches
     surplus, most = 0, len(batches) - 1
-    while surplus < most and history.last - span_of(batches[surplus]).last >= MOST_EVENTS:
+    while surplus < most and history.last - numbers_of(batches[surplus]).last >= MOST_EVENTS:
         surplus += 1
     if settings.history_payloads:
         size = sum(map(len, batches[surplus:]))
@@ -169,7 +169,7 @@ def trimmed(history: HistoryHeader, moved: Moved) -> HistoryHeader:
     last, batches = moved.behind, list[Raw]()
     for batch in left:
         batches.append(Raw(b"[%d,%b" % (last + 1, bytes(batch).partition(b",")[2])))
-        last = span_of(batches[-1]).last
+        last = numbers_of(batches[-1]).last
     return history.evolve(batches=tuple(batches), last=last)
 
 
@@ -185,7 +185,7 @@ def is_due(history: HistoryHeader, settings: QueueSettings, now: float, most: in
     batches = history.batches
     if not batches:
         return False
-    oldest = span_of(batches[0])
+    oldest = numbers_of(batches[0])
     if history.last - oldest.first >= most or settings.history is None:
         return True
     if settings.history_payloads and sum(map(len, batches)) > OUTBOX_BYTES:

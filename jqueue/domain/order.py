@@ -41,7 +41,7 @@ SUSPECTS = "\0suspects"
 the process is the doing of one of them at most. No caller can give it."""
 
 
-Entry = tuple[Any, ...]
+HeapEntry = tuple[Any, ...]
 """A sort key that ends in a job's id."""
 
 
@@ -59,14 +59,14 @@ class LazyHeap:
 
     __slots__ = ("_floor", "_is_valid", "entries", "live")
 
-    def __init__(self, is_valid: Callable[[Entry], bool], entries: Iterable[Entry] = ()) -> None:
+    def __init__(self, is_valid: Callable[[HeapEntry], bool], entries: Iterable[HeapEntry] = ()) -> None:
         self._is_valid = is_valid
         self.live: int = 0
-        self.entries: list[Entry] = list(entries)
+        self.entries: list[HeapEntry] = list(entries)
         heapq.heapify(self.entries)
         self._floor = max(64, 2 * len(self.entries))
 
-    def push(self, entry: Entry) -> None:
+    def push(self, entry: HeapEntry) -> None:
         """Add an entry. This costs O(log n), averaged over many pushes: a clean-up is rare."""
         heapq.heappush(self.entries, entry)
         if len(self.entries) > self._floor:
@@ -75,7 +75,7 @@ class LazyHeap:
                 heapq.heapify(self.entries)
             self._floor = max(64, 2 * len(self.entries))
 
-    def top(self) -> Entry | None:
+    def top(self) -> HeapEntry | None:
         """Return the smallest valid entry, and leave it in the heap; None if there is none."""
         entries, is_valid = self.entries, self._is_valid
         while entries:
@@ -84,13 +84,13 @@ class LazyHeap:
             heapq.heappop(entries)
         return None
 
-    def pop(self) -> Entry | None:
+    def pop(self) -> HeapEntry | None:
         """Remove and return the smallest valid entry; None if there is none."""
         if (entry := self.top()) is not None:
             heapq.heappop(self.entries)
         return entry
 
-    def first(self, fits: Callable[[Entry], bool]) -> Entry | None:
+    def first(self, fits: Callable[[HeapEntry], bool]) -> HeapEntry | None:
         """Return the smallest entry that fits, and change nothing; None if none does.
 
         Entries behind it are not looked at, except for some of those that are compared with it.
@@ -150,7 +150,7 @@ class Order:
         self._through: int | None = None
         self._holder: str | None = None
         self._is_batch = False
-        self._later: list[tuple[LazyHeap, Entry]] = []
+        self._later: list[tuple[LazyHeap, HeapEntry]] = []
         self.children: dict[str, dict[str, None]] = {}
         self.unseen: dict[str, None] = {}
 
@@ -278,11 +278,11 @@ class Order:
         heap, entry = self._first(entrypoints, now)
         return None if heap is None or entry is None else self.jobs[heapq.heappop(heap.entries)[-1]]
 
-    def next_entry(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Entry | None:
+    def next_entry(self, entrypoints: tuple[str, ...] | None, now: datetime) -> HeapEntry | None:
         """Return the entry of the job that `take` would return. Errors are as there."""
         return self._first(entrypoints, now)[1]
 
-    def _first(self, entrypoints: tuple[str, ...] | None, now: datetime) -> tuple[LazyHeap | None, Entry | None]:
+    def _first(self, entrypoints: tuple[str, ...] | None, now: datetime) -> tuple[LazyHeap | None, HeapEntry | None]:
         """Return the next entry, which is the first of its heap, if no row that is not loaded comes before it."""
         self._look_at(now)
         heap = self._first_heap(entrypoints, now)
@@ -303,14 +303,14 @@ class Order:
     def _unloaded(self, entrypoints: tuple[str, ...] | None) -> Iterable[str]:
         return self._rows.unloaded.entrypoints(entrypoints) if self._rows.manifest.segments else ()
 
-    def _top_of(self, heap: LazyHeap | None, unloaded: Sequence[str], now: datetime) -> Entry | None:
+    def _top_of(self, heap: LazyHeap | None, unloaded: Sequence[str], now: datetime) -> HeapEntry | None:
         """Return the first entry of a heap, if no row of some entrypoints that is not loaded comes before it."""
         entry = None if heap is None else self._top(heap)
         if unloaded:
             self._rows.unloaded.check_before(unloaded, None if entry is None else entry[:2], self._through, now)
         return entry
 
-    def first_ready(self, entrypoint: str, now: datetime) -> Entry | None:
+    def first_ready(self, entrypoint: str, now: datetime) -> HeapEntry | None:
         """Return the entry of the next job of an entrypoint, whatever its rules; None if none is ready.
 
         Raises:
@@ -365,7 +365,7 @@ class Order:
         """
         rows, through = self._rows, self._through
 
-        def is_beside(entry: Entry) -> bool:
+        def is_beside(entry: HeapEntry) -> bool:
             if rows.of.get(entry[-1], NOT_A_ROW)[0] == segment or (through is not None and entry[1] > through):
                 return False
             return self._is_current(entry)
@@ -376,7 +376,7 @@ class Order:
         priorities += [entry[0] for entry in firsts if entry is not None]
         return min(priorities, default=None)
 
-    def _is_current(self, entry: Entry) -> bool:
+    def _is_current(self, entry: HeapEntry) -> bool:
         """Return True if an entry is the place of a job that waits. Unlike `_is_ready`, it changes nothing."""
         found = self.jobs.get(entry[-1])
         return found is not None and _has_place(found, entry)
@@ -430,7 +430,7 @@ class Order:
 
     # Heaps
 
-    def _top(self, heap: LazyHeap) -> Entry | None:
+    def _top(self, heap: LazyHeap) -> HeapEntry | None:
         """Return the first entry of a heap whose concurrency key allows a claim. Those before it are parked."""
         while (entry := heap.top()) is not None or self._unpark_postponed():
             if entry is None:
@@ -448,7 +448,7 @@ class Order:
             self._park(job, entry, key)
         return None
 
-    def _skip(self, heap: LazyHeap, entry: Entry) -> None:
+    def _skip(self, heap: LazyHeap, entry: HeapEntry) -> None:
         """Set aside an entry with too large a sequence number. A parked job of its kind gets a chance in its place."""
         self._later.append((heap, entry))
         job = self.jobs[entry[-1]]
@@ -483,7 +483,7 @@ class Order:
             heapq.heappush(self._opening, (opens, rated))
         return None if opens is None else rated
 
-    def _park(self, job: JobRecord, entry: Entry, key: str | RatedKey) -> None:
+    def _park(self, job: JobRecord, entry: HeapEntry, key: str | RatedKey) -> None:
         kinds = self._parked.setdefault(key, {})
         kind = (job.concurrency_limit or 1, job.entrypoint)
         if kind not in kinds:
@@ -534,7 +534,7 @@ class Order:
         if job.attempt < LARGEST and job.failures < LARGEST:  # beyond that, one more claim could not be read back
             self._push((job.priority, job.sequence, job.entrypoint, job.id))
 
-    def _push(self, entry: Entry) -> None:
+    def _push(self, entry: HeapEntry) -> None:
         entrypoint = entry[2]
         if (heap := self._ready.get(entrypoint)) is not None:
             heap.push(entry)
@@ -546,7 +546,7 @@ class Order:
             self._scheduled.pop()
             self._push_ready(self.jobs[top[-1]])
 
-    def _is_ready(self, entry: Entry) -> bool:
+    def _is_ready(self, entry: HeapEntry) -> bool:
         job_id = entry[3]
         job = self.jobs.get(job_id)
         if job is None or job.status is not QUEUED or job.waits_for or job_id in self._parked_under:
@@ -559,20 +559,20 @@ class Order:
         self._postponed_keys += self._keys_of(job)
         return False
 
-    def _is_parked(self, key: str | RatedKey, entry: Entry) -> bool:
+    def _is_parked(self, key: str | RatedKey, entry: HeapEntry) -> bool:
         job = self.jobs.get(entry[-1])
         return job is not None and self._parked_under.get(job.id) == key and _has_place(job, entry)
 
-    def _is_scheduled(self, entry: Entry) -> bool:
+    def _is_scheduled(self, entry: HeapEntry) -> bool:
         job = self.jobs.get(entry[-1])
         return job is not None and job.status is QUEUED and job.run_at == entry[0] and not job.waits_for
 
-    def _is_leaving(self, entry: Entry) -> bool:
+    def _is_leaving(self, entry: HeapEntry) -> bool:
         job = self.jobs.get(entry[-1])
         return job is not None and self.leaves_at(job) == entry[0]
 
 
-def _has_place(job: JobRecord, entry: Entry) -> bool:
+def _has_place(job: JobRecord, entry: HeapEntry) -> bool:
     """Return True if an entry of a heap is the place of a job that waits to be claimed."""
     return job.status is QUEUED and not job.waits_for and entry == (job.priority, job.sequence, job.entrypoint, job.id)
 

@@ -105,7 +105,7 @@ SETTINGS = tuple(name for name in QueueSettings.__struct_fields__ if name != "ex
 """The names of the settings."""
 
 
-class Span(NamedTuple):
+class Fired(NamedTuple):
     """A span of time, both ends included, in which every occurrence of a cron entry is done: fired, or passed."""
 
     first: datetime
@@ -122,8 +122,8 @@ class Schedule(Entry, frozen=True):
         entrypoint, payload, priority, max_attempts, headers, unique_key, concurrency_key, concurrency_limit,
             fair_key, fair_weight, keep_result, encoding: as in the jobs that it enqueues. See `Job`.
         next_at: the first occurrence after all that were fired. A clock that is not behind them fires it next.
-        fired: the spans whose occurrences are done, in order: see `jqueue.domain.rules`. Empty if an older
-            version wrote the entry; then nothing before `next_at` will be fired.
+        fired: the spans whose occurrences are done, in order: see `jqueue.domain.rules`. If it is empty, nothing before
+            `next_at` will be fired.
         paused: True if it enqueues no jobs. Occurrences until it is resumed are passed.
         declared: the entry as the program declares it, while an operator's holds in its place; None if no operator has
             set it.
@@ -145,14 +145,14 @@ class Schedule(Entry, frozen=True):
     fair_weight: Weight | None = None
     keep_result: Seconds | None = None
     encoding: Encoding | None = None
-    fired: tuple[Span, ...] = ()
+    fired: tuple[Fired, ...] = ()
     paused: bool = False
     declared: Schedule | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "headers", FrozenHeaders(self.headers) if self.headers else NO_HEADERS)
         force_setattr(self, "next_at", to_utc(self.next_at))
-        force_setattr(self, "fired", tuple(sorted(Span(to_utc(first), to_utc(last)) for first, last in self.fired)))
+        force_setattr(self, "fired", tuple(sorted(Fired(to_utc(first), to_utc(last)) for first, last in self.fired)))
 
     def __repr__(self) -> str:
         return f"<Schedule {self.name!r}: {self.cron!r} ({self.timezone}), {self.entrypoint!r}, next {self.next_at}>"
@@ -302,10 +302,10 @@ LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 A_SECOND = timedelta(seconds=1)
 
 
-def passed_by(now: datetime) -> Span:
+def passed_by(now: datetime) -> Fired:
     """Return the span for a clock that sees an entry for the first time: no occurrence until `now` will be fired."""
     second = now.replace(microsecond=0)
-    return Span(second, second)
+    return Fired(second, second)
 
 
 def next_time(schedule: Schedule, now: datetime) -> datetime:
@@ -356,19 +356,19 @@ def with_fired(schedule: Schedule, occurrence: datetime, now: datetime) -> Sched
     Raises:
         InvalidJobError: this machine cannot read the entry's expression or time zone.
     """
-    spans = list(schedule.fired) or [Span(LONG_AGO, schedule.next_at - A_SECOND)]
+    spans = list(schedule.fired) or [Fired(LONG_AGO, schedule.next_at - A_SECOND)]
     place = max(0, _place(spans, now))
     span, is_last = spans[place], place == len(spans) - 1
     if is_last and schedule.next_at > _after(schedule, span.last):  # an older version has fired the occurrences between
-        spans[place] = span = Span(span.first, schedule.next_at - A_SECOND)
+        spans[place] = span = Fired(span.first, schedule.next_at - A_SECOND)
     following = _after(schedule, occurrence)
     if _after(schedule, span.last) == occurrence or not schedule.fired:
-        spans[place] = Span(span.first, occurrence)
+        spans[place] = Fired(span.first, occurrence)
     else:
         place += 1
-        spans.insert(place, Span(occurrence, occurrence))
+        spans.insert(place, Fired(occurrence, occurrence))
     if not is_last and spans[place + 1].first <= following:
-        spans[place : place + 2] = [Span(spans[place].first, spans[place + 1].last)]
+        spans[place : place + 2] = [Fired(spans[place].first, spans[place + 1].last)]
     next_at = following if is_last else schedule.next_at
     return schedule.evolve(fired=_merged(spans), next_at=next_at)
 
@@ -382,7 +382,7 @@ def without_missed(schedule: Schedule, now: datetime) -> Schedule:
     *before, last = schedule.fired or (passed_by(now),)
     if now < last.last:  # another clock is ahead, and has passed them
         return schedule
-    return schedule.evolve(fired=(*before, Span(last.first, passed_by(now).last)), next_at=_after(schedule, now))
+    return schedule.evolve(fired=(*before, Fired(last.first, passed_by(now).last)), next_at=_after(schedule, now))
 
 
 def time_shown(schedule: Schedule, now: datetime) -> datetime:
@@ -409,7 +409,7 @@ def is_overridden(rule: EntrypointRules | Schedule) -> bool:
     return rule.declared is not None and given(rule) != given(rule.declared)
 
 
-def _place(spans: tuple[Span, ...] | list[Span], now: datetime) -> int:
+def _place(spans: tuple[Fired, ...] | list[Fired], now: datetime) -> int:
     """Return the index of the last span that begins at `now` or before; -1 if there is none."""
     return bisect_right(spans, now, key=lambda span: span.first) - 1
 
@@ -418,7 +418,7 @@ def _after(schedule: Schedule, moment: datetime) -> datetime:
     return next_after(schedule.cron, schedule.timezone, moment)
 
 
-def _merged(spans: list[Span]) -> tuple[Span, ...]:
+def _merged(spans: list[Fired]) -> tuple[Fired, ...]:
     while len(spans) > SPANS_KEPT:
-        spans[:2] = [Span(spans[0].first, spans[1].last)]
+        spans[:2] = [Fired(spans[0].first, spans[1].last)]
     return tuple(spans)

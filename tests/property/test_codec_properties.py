@@ -16,7 +16,7 @@ from jqueue.domain.header import BrokerSeat, CommitRecord, KeyHold, TransactionR
 from jqueue.domain.history import HistoryHeader
 from jqueue.domain.job import AttemptError, JobStatus, Progress, Step, StoredObject
 from jqueue.domain.models import Job, QueueState
-from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Span, Usage
+from jqueue.domain.rules import EntrypointRules, Fired, QueueSettings, Schedule, Usage
 from tests.fuzz.oracles import check_same
 
 CHECKS = [HealthCheck.too_slow]
@@ -128,7 +128,7 @@ rules = st.builds(
     ceilings,
     st.just({}) | rates,
 )
-spans = st.lists(st.builds(Span, times, times), max_size=3).map(tuple)
+spans = st.lists(st.builds(Fired, times, times), max_size=3).map(tuple)
 schedules = st.builds(
     Schedule,
     name=names,

@@ -246,7 +246,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             'getattr(self, "entrypoints", ()) or fire_due(draft, now)',
         ),
         "After a clock that is ahead has fired, all earlier occurrences count as fired, too": Bug(
-            "domain/rules.py", "_merged(spans), ", "(Span(spans[0].first, spans[-1].last),), ", first=12
+            "domain/rules.py", "_merged(spans), ", "(Fired(spans[0].first, spans[-1].last),), ", first=12
         ),
         "A cron entry is due only at the next time of the clock that is furthest ahead": Bug(
             "domain/rules.py", "next_time(schedule, now) <= now or", "schedule.next_at <= now or", seeds=100, first=25

@@ -53,7 +53,7 @@ from jqueue.domain.header import (
     Table,
     WorkerRecord,
 )
-from jqueue.domain.history import HistoryHeader, span_of
+from jqueue.domain.history import HistoryHeader, numbers_of
 from jqueue.domain.job import ENCODINGS, OBJECTS, STEPS, JobRecord, JobStatus
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
 from jqueue.domain.parents import PARENTS
@@ -77,7 +77,7 @@ JOBS_HERE = "jobs, one on each line"
 CREATED = b'"created_at"'
 """The name of the time of an enqueue, as it stands in the line of nearly every job."""
 
-_ROWS: Mapping[str, type[Entry]] = {
+_TABLES: Mapping[str, type[Entry]] = {
     "commits": CommitRecord,
     "clients": ClientRecord,
     "entrypoints": EntrypointRules,
@@ -174,7 +174,7 @@ def encode_header(header: Header) -> bytes:
     small = msgspec.structs.replace(header, holds={}, finished={})
     text = encode_json(small)
     if _has_extra(header):
-        tables = {name: {key: _raw(row) for key, row in getattr(header, name).items()} for name in _ROWS}
+        tables = {name: {key: _raw(row) for key, row in getattr(header, name).items()} for name in _TABLES}
         fields = {name: _raw(getattr(header, name)) for name in _FIELDS}
         text = _with_extra(msgspec.structs.replace(small, **tables, **fields))
     pieces = [text[:-1]]
@@ -192,7 +192,7 @@ def _has_extra(header: Header) -> bool:
         record = getattr(header, name)
         if record is not None and record.extra is not None:
             return True
-    for name in _ROWS:
+    for name in _TABLES:
         for row in getattr(header, name).values():
             if row.extra is not None:
                 return True
@@ -421,15 +421,15 @@ def _read_header(content: Mapping[str, Any]) -> Header:
     fields = {name: value for name, value in content.items() if name not in ("format", "jobs")}
     for name, record in _FIELDS.items():
         if name in fields:
-            fields[name] = _apart(fields[name], record)
-    for name, record in _ROWS.items():
+            fields[name] = _with_extra_apart(fields[name], record)
+    for name, record in _TABLES.items():
         if isinstance(rows := fields.get(name), dict):
-            fields[name] = {key: _apart(row, record) for key, row in rows.items()}
+            fields[name] = {key: _with_extra_apart(row, record) for key, row in rows.items()}
     if isinstance(schedules := fields.get("schedules"), dict):
         named = {name: {**row, "name": name} if isinstance(row, dict) else row for name, row in schedules.items()}
         fields["schedules"] = named
     try:
-        header = _decode(dump_json({"format": FORMAT, **_apart(fields, Header)}))
+        header = _decode(dump_json({"format": FORMAT, **_with_extra_apart(fields, Header)}))
     except msgspec.ValidationError as error:
         where = _place_of(fields, f"{error}")
         raise InvalidBlobError(f"the queue's object has a field that cannot be read: {where}") from None
@@ -454,7 +454,7 @@ def _place_of(fields: Mapping[str, Any], error: str) -> str:
     return error
 
 
-def _apart(fields: Any, record: type[msgspec.Struct]) -> Any:
+def _with_extra_apart(fields: Any, record: type[msgspec.Struct]) -> Any:
     """Return the JSON of a record with its unknown fields apart, where the record keeps them."""
     if not isinstance(fields, dict):
         return fields
@@ -476,7 +476,7 @@ def _fault(header: Header) -> str | None:
             return f"the queue's object has a cron entry {shown(name)} with another name"
     try:
         for batch in () if header.history is None else header.history.batches:
-            span_of(batch)
+            numbers_of(batch)
     except ValueError:
         return "the queue's object has a history with a batch that cannot be read"
     return None

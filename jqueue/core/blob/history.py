@@ -25,7 +25,7 @@ from jqueue.core.tasks import LONGEST_PAUSE, Background, end_tasks, in_turns, re
 from jqueue.domain.errors import CASConflictError, HistoryDamagedError, InvalidBlobError, ObjectMissingError
 from jqueue.domain.events import HistoryEvent, events_in
 from jqueue.domain.header import Header
-from jqueue.domain.history import HistoryHeader, Moved, is_due, span_of, surplus_of
+from jqueue.domain.history import HistoryHeader, Moved, is_due, numbers_of, surplus_of
 from jqueue.domain.rules import QueueSettings
 from jqueue.domain.slices import Slices
 from jqueue.ports.clock import Entropy
@@ -63,7 +63,7 @@ def encoding_object(queue: str, batches: Sequence[Raw]) -> Slices[bytes]:
             yield
     if not lines:
         return b""
-    lines[0] = b'%b,"last":%d}' % (lines[0][:-1], span_of(batches[-1]).last)
+    lines[0] = b'%b,"last":%d}' % (lines[0][:-1], numbers_of(batches[-1]).last)
     content = b"\n".join((*lines, b""))
     end = len(lines[0]) - 1
     return b'%b,"crc":%d%b' % (content[:end], _crc(queue, content), content[end:])
@@ -75,7 +75,7 @@ def _readable(batch: Raw) -> list[HistoryEvent]:
         return events_in(batch)
     except ValueError as error:
         logger.warning(
-            "events %d to %d of the history cannot be read, and are left out: %s", *span_of(batch)[:2], error
+            "events %d to %d of the history cannot be read, and are left out: %s", *numbers_of(batch)[:2], error
         )
         return []
 
@@ -450,7 +450,7 @@ class HistoryReader(msgspec.Struct):
     def _latest(self, batches: Sequence[Raw]) -> Iterator[HistoryEvent]:
         """Yield the wanted events of the outbox, the newest first."""
         for batch in reversed(batches):
-            first, last, at = span_of(batch)
+            first, last, at = numbers_of(batch)
             if last <= self.after:
                 return
             self._reach(first, last)

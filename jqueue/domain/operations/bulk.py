@@ -128,7 +128,7 @@ HASHES_PER_SLICE = 1024
 MOST_CONFLICTS = 10_000
 """Largest number of jobs in segments that are added one by one."""
 
-Rows = Mapping[str, Collection[int]]
+RowNumbers = Mapping[str, Collection[int]]
 """Rows of new segments, by the name of the segment."""
 
 Common = list[tuple[str, Sequence[int], Sequence[int]]]
@@ -197,7 +197,7 @@ class BulkConflicts(msgspec.Struct, frozen=True):
         rows: rows of new segments whose jobs may be in the queue already, and must be read.
     """
 
-    rows: Rows
+    rows: RowNumbers
 
 
 class EnqueueSegments(Operation, frozen=True):
@@ -389,7 +389,9 @@ def comparing(segments: Sequence[NewSegment], index: SegmentIndex) -> Slices[Com
     return found
 
 
-def duplicate_rows(segments: Sequence[NewSegment], few: Sequence[Enqueue], *, later: bool = False) -> Slices[Rows]:
+def duplicate_rows(
+    segments: Sequence[NewSegment], few: Sequence[Enqueue], *, later: bool = False
+) -> Slices[RowNumbers]:
     """Return the rows of new segments with the id or the key of another row, or of a few single jobs, in slices.
 
     Args:

@@ -95,8 +95,7 @@ class OnGroup(Operation, frozen=True):
 
     def recovered(self, draft: Draft, at: datetime) -> Any:
         """Return the status of the group as it is now."""
-        record = draft.header.groups.get(self.group)
-        return self.lost_answer() if record is None else status_of(self.group, record)
+        return status_of(self.group, self.known(draft))
 
 
 class OpenGroup(OnGroup, frozen=True):

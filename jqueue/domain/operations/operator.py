@@ -95,9 +95,8 @@ def _drop_segments(draft: Draft, entrypoint: str | None, cutoff: datetime | None
         for name, each in draft.header.segments.items()
         if not each.is_leased and entrypoint in (None, each.entrypoint)
     }
-    whole = [
-        name for name, each in entries.items() if cutoff is None or 0 < each.at < cutoff.timestamp() - CLOCKS_DIFFER
-    ]
+    since = None if cutoff is None else cutoff.timestamp() - CLOCKS_DIFFER
+    whole = dict.fromkeys(name for name, each in entries.items() if since is None or 0 < each.at < since)
     draft.jobs.rows.require(entries.keys() - whole)
     return draft.drop_waiting(whole, Verb.PURGE)
 

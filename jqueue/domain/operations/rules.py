@@ -28,9 +28,9 @@ from jqueue.domain.rules import (
     CRON_PAUSE,
     SETTINGS,
     EntrypointRules,
+    Fired,
     QueueSettings,
     Schedule,
-    Span,
     as_shown,
     given,
     is_behind,
@@ -334,7 +334,7 @@ class SetSchedule(AddsJobs, frozen=True):
         if known is not None and known.declared is not None and self.by == "program":
             declared = known.declared.evolve(**values)  # its time does not count
             return _set_entry(draft, known.evolve(declared=declared), known, now)
-        fired: tuple[Span, ...] = (passed_by(now),)
+        fired: tuple[Fired, ...] = (passed_by(now),)
         is_alike = known is not None and (known.cron, known.timezone) == (self.cron, self.timezone)
         if known and is_alike and (known.fired or known.next_at - next_at < CLOCK_WAS_WRONG):
             next_at, fired = known.next_at, known.fired  # the entry may be overdue: keep that
