@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -22,7 +23,38 @@ Call = Callable[[Any, Any], Awaitable[Any]]
 """Runs the handler on a job, or on the parsed payloads of a batch, with a context."""
 
 
-def call_of(handler: Handler[..., Any], threads: Threads) -> Call:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The way to call a handler.
+
+    Attributes:
+        handler: the handler.
+        call: calls it: with a job, or the parsed payloads of a batch, and a context.
+        seconds: time that a call may take.
+        wants_context: True if the handler or middleware takes a context.
+        takes_batch: True if it takes a batch.
+        is_simple: True if it takes one job without a context, does not run in a process, and keeps no result.
+    """
+
+    handler: Handler[..., Any]
+    call: Call
+    seconds: float
+    wants_context: bool
+    takes_batch: bool
+    is_simple: bool
+
+    @classmethod
+    def of(cls, handler: Handler[..., Any], threads: Threads, seconds: float) -> Plan:
+        """Return the way to call a handler, given the seconds for a handler without a timeout of its own."""
+        options = handler.options
+        wants_context = handler.signature.wants_context or bool(handler.middlewares or handler.thread_middlewares)
+        takes_batch, keeps_result = options.batch is not None, options.keep_result is not None
+        is_simple = not (wants_context or takes_batch or keeps_result or handler.runs_in == "process")
+        limit = seconds if options.seconds is None else options.seconds
+        return cls(handler, _call_of(handler, threads), limit, wants_context, takes_batch, is_simple)
+
+
+def _call_of(handler: Handler[..., Any], threads: Threads) -> Call:
     """Return the function that calls a handler, on the event loop or in a thread, through its middleware."""
     middlewares, body = handler.middlewares, handler.signature.call
     if handler.runs_in == "thread":

@@ -56,7 +56,6 @@ class Claimer(Observer):
 
     def __init__(self, state: RunState) -> None:
         self._state = state
-        self._claims = state.claims
         self._poll = LONG_POLL
         self._longest_poll = LONGEST_POLL if isinstance(state.queue, SupportsObservers) else LONG_POLL
         self._is_blind = False  # True if a call to the store has failed during the long poll
@@ -139,13 +138,13 @@ class Claimer(Observer):
 
     async def _claim(self, names: Sequence[str], asked: int, is_slow: bool) -> list[Job]:
         """Claim jobs that are ready now. Among several queues, the claim takes its slots first."""
-        if not self._is_one_of_several:
-            return await self._claims.claim(names, asked)
         state = self._state
+        if not self._is_one_of_several:
+            return await state.claim(names, asked)
         state.claiming = min(asked, state.room)
         state.slots.free -= state.claiming
         try:
-            return await self._claims.claim(names, asked, None if is_slow else SLOW)
+            return await state.claim(names, asked, deadline=None if is_slow else SLOW)
         finally:
             state.slots.free += state.claiming
             state.claiming = 0
@@ -159,7 +158,7 @@ class Claimer(Observer):
         """Return the number of jobs to claim: one for each free slot; of an entrypoint with batches, whole batches."""
         free = self._state.room
         batch = self._state.handlers[names[0]].options.batch if len(names) == 1 else None
-        return min(free if batch is None else max(batch, free // batch * batch), self._claims.limit)
+        return min(free if batch is None else max(batch, free // batch * batch), self._state.call_limit)
 
     async def _wait(self, names: Sequence[str], asked: int) -> list[Job] | None:
         """Claim jobs as soon as there are any. None if the wait was ended in vain, as a new claim could have more.
@@ -175,8 +174,8 @@ class Claimer(Observer):
         self._is_blind = False
         with observed(state.queue if self._poll > LONG_POLL else None, self):
             wait = Wait(self._poll)
-            call = self._look if looks_only else self._claims.wait
-            poll = asyncio.create_task(call(names, asked, wait), name="jqueue-worker-poll")
+            call = self._look(names, wait) if looks_only else state.claim(names, asked, wait=wait)
+            poll: asyncio.Task[list[Job] | None] = asyncio.create_task(call, name="jqueue-worker-poll")
             poll.add_done_callback(lambda _: state.more.set())
             try:
                 while not poll.done():
@@ -199,7 +198,7 @@ class Claimer(Observer):
         self._poll = LONG_POLL if jobs else min(self._longest_poll, 2 * self._poll)
         return jobs
 
-    async def _look(self, names: Sequence[str], _: int, wait: Wait) -> list[Job] | None:
+    async def _look(self, names: Sequence[str], wait: Wait) -> list[Job] | None:
         """Wait until jobs are ready, without claiming them. Return an empty list if there are none."""
         queue = self._state.queue
         assert isinstance(queue, SupportsPeek)

@@ -12,39 +12,77 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+from pydantic_core import from_json, to_json
+
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, ResultWantedError
+from jqueue.domain.errors import (
+    InvalidJobError,
+    JobFailedError,
+    JobNotFoundError,
+    ResultNotKeptError,
+    ResultTimeoutError,
+    ResultWantedError,
+    StepError,
+)
+from jqueue.domain.job import SPARED_ERROR
+from jqueue.domain.limits import ERROR_BYTES, cut_error
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.printable import counted
-from jqueue.ports.log import Logger, logger_of
+from jqueue.ports.log import Lines, Logger, logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.queue_options import options_of
-from jqueue.worker.calls import Call, around, call_of
+from jqueue.worker.calls import Plan, around
 from jqueue.worker.context import Around, BatchContext, Context
-from jqueue.worker.failures import fail, worn_out
-from jqueue.worker.handler_errors import check_awaited, error_in, results_of
+from jqueue.worker.handler_errors import (
+    check_awaited,
+    error_in,
+    frames_of,
+    place_of,
+    results_of,
+    stack_of,
+    tail_of,
+    traceback_of,
+)
 from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import log_about
-from jqueue.worker.parents import results_of_parents, with_argument
-from jqueue.worker.payloads import UnkeptResultError
+from jqueue.worker.payloads import PayloadError, UnkeptResultError
 from jqueue.worker.processes import Processes
 from jqueue.worker.reports import Reports
-from jqueue.worker.retries import CANCELLED, HAND_BACK, Decision, HandlerTimeout, OutcomeKind, decisive
+from jqueue.worker.retries import (
+    CANCELLED,
+    HAND_BACK,
+    Decision,
+    Discard,
+    HandlerTimeout,
+    OutcomeKind,
+    Retry,
+    Snooze,
+    attempts_of,
+    decide,
+    decisive,
+    error_text,
+)
 from jqueue.worker.threads import Threads
 
 logger: Logger = logger_of("jqueue.worker")
 
 KEPT_FOR_CHILDREN = 1.0
 """Seconds for which the result of a job is kept at least that only its children need."""
+
+NO_RESULT = (JobFailedError, JobNotFoundError, ResultNotKeptError, ResultTimeoutError)
+"""Errors of a parent that was not done, and that the job does not wait for, or whose result is not kept."""
+
+WITHOUT_TRACEBACK = (Retry, Discard, PayloadError, StepError)
+"""Errors whose text says everything: their traceback would add nothing."""
 
 Reason = Literal["timeout", "cancelled", "lost", "stop"]
 """The reason for which a handler was told to stop."""
@@ -63,37 +101,6 @@ class Phase(Enum):
     """Its handler goes on although `cancel_grace` is over."""
     ENDED = auto()
     """Its handler has ended, or is never called."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The way to call a handler.
-
-    Attributes:
-        handler: the handler.
-        call: calls it: see `call_of`.
-        seconds: time that a call may take.
-        wants_context: True if the handler or middleware takes a context.
-        takes_batch: True if it takes a batch.
-        is_simple: True if it takes one job without a context, does not run in a process, and keeps no result.
-    """
-
-    handler: Handler[..., Any]
-    call: Call
-    seconds: float
-    wants_context: bool
-    takes_batch: bool
-    is_simple: bool
-
-    @classmethod
-    def of(cls, handler: Handler[..., Any], threads: Threads, seconds: float) -> Plan:
-        """Return the way to call a handler, given the seconds for a handler without a timeout of its own."""
-        options = handler.options
-        wants_context = handler.signature.wants_context or bool(handler.middlewares or handler.thread_middlewares)
-        takes_batch, keeps_result = options.batch is not None, options.keep_result is not None
-        is_simple = not (wants_context or takes_batch or keeps_result or handler.runs_in == "process")
-        limit = seconds if options.seconds is None else options.seconds
-        return cls(handler, call_of(handler, threads), limit, wants_context, takes_batch, is_simple)
 
 
 @dataclass(slots=True, eq=False)
@@ -271,7 +278,7 @@ class Executions(ABC):
     def hold(self, held: HeldJob) -> None:
         """Add a job to its execution. It is not run if it has no attempts left, or was cancelled."""
         job = held.job
-        if (decision := worn_out(job, held.execution.handler.options)) is not None:
+        if (decision := _worn_out(job, held.execution.handler.options.max_attempts)) is not None:
             self.decide(held, decision)
         elif job.cancel_requested:
             self.decide(held, CANCELLED)
@@ -349,11 +356,26 @@ class Executions(ABC):
         """Give a job the results of its parents: to its context, and as the first argument of one in a chain."""
         is_chained = held.job.encoding == "chained"
         if held.context is not None or is_chained:
-            results = await results_of_parents(self.queue, held.job)
+            results = await self._results_of_parents(held.job)
             if held.context is not None:
                 held.context.parents = results
             if is_chained:
-                held.job = with_argument(held.job, held.execution.handler.signature.names[0], results)
+                held.job = _with_argument(held.job, held.execution.handler.signature.names[0], results)
+
+    async def _results_of_parents(self, job: Job) -> dict[str, Any]:
+        """Return the results of a job's parents by their ids, in the order of `after`. Some have none: see `NO_RESULT`.
+
+        Raises:
+            StorageError: the store failed, or the object of a large result is missing.
+        """
+        answers = await asyncio.gather(
+            *(self.queue.result(each, timeout=0) for each in job.after), return_exceptions=True
+        )
+        results = dict(zip(job.after, answers, strict=True))
+        for error in results.values():
+            if isinstance(error, BaseException) and not isinstance(error, NO_RESULT):
+                raise error
+        return {each: result for each, result in results.items() if not isinstance(result, BaseException)}
 
     @staticmethod
     def check_value(execution: Execution, value: Any) -> None:
@@ -552,6 +574,63 @@ class Executions(ABC):
             self.decide(held, CANCELLED if held.reason == "cancelled" else HAND_BACK)
 
     def _fail(self, held: HeldJob, error: BaseException, *, shows: bool = False) -> None:
-        """Decide about a job that failed, and log it; its error in full if `shows`, and if that is asked for."""
-        options, in_full = held.execution.handler.options, self.settings.show_errors
-        self.decide(held, fail(error, held.job, options, self._entropy.jitter, shows=shows, in_full=in_full))
+        """Decide about a job that failed, and log it.
+
+        Args:
+            held: the job.
+            error: the error.
+            shows: True if the log may have the error in full. Of several jobs that fail by one error, the first has it.
+        """
+        job, options = held.job, held.execution.handler.options
+        decision = decide(error, job, options.max_attempts, options.backoff, self._entropy.jitter, options.retry)
+        if decision.kind == "snoozed":
+            log_about(job, logging.DEBUG, " is snoozed for %g s", decision.delay)
+        else:
+            attempts, stack = attempts_of(job, options.max_attempts), stack_of(error)
+            place = place_of(stack)
+            if place is not None and not isinstance(error, WITHOUT_TRACEBACK):
+                where = f" ({place.file}:{place.line})"
+                text = cut_error(f"{decision.error}".rstrip(), ERROR_BYTES - len(where.encode())) + where
+                decision = replace(decision, error=text, traceback=tail_of(stack))
+            log_about(
+                job,
+                logging.ERROR if decision.dead else logging.WARNING,
+                " failed: %s%s; %s (failure %d%s)",
+                type(error).__name__,
+                "" if place is None else f" at {place}",
+                "dead" if decision.dead else f"next try in {decision.delay:,.1f} s",
+                job.failures,
+                "" if attempts == math.inf else f" of {attempts}",
+            )
+        if shows and self.settings.show_errors and not isinstance(error, Snooze):
+            text = error_text(error) if isinstance(error, WITHOUT_TRACEBACK) else traceback_of(error)
+            log_about(job, logging.WARNING, ": %s", Lines(text))
+        elif shows and error.__traceback__ is not None and logger.isEnabledFor(logging.DEBUG):
+            name, frames = type(error).__name__, Lines(frames_of(error))
+            log_about(job, logging.DEBUG, ": %s was raised here:\n%s", name, frames)
+        self.decide(held, decision)
+
+
+def _worn_out(job: Job, max_attempts: int | None) -> Decision | None:
+    """Return the decision about a job that has no attempts left as it is claimed, and log it. None: it has some."""
+    claims = job.failures + bool(
+        job.errors and job.errors[-1].text == SPARED_ERROR
+    )  # that claim was a try all the same
+    if claims <= 1 or claims <= attempts_of(job, max_attempts):
+        return None
+    times = counted(claims, "time")
+    error = f"the job was claimed {times}, and its workers ended without reporting an outcome"
+    log_about(job, logging.ERROR, " is dead: %s", error)
+    return Decision("dead", error=error, dead=True)
+
+
+def _with_argument(job: Job, name: str, results: Mapping[str, Any]) -> Job:
+    """Return a job of a chain with the result of the job before it among its arguments.
+
+    Raises:
+        PayloadError: that job has no result.
+    """
+    before = job.after[-1]
+    if before not in results:
+        raise PayloadError(f"job {before}, whose result is its first argument, has no result")
+    return job.evolve(payload=to_json({name: results[before], **from_json(job.payload)}), encoding="named")

@@ -5,9 +5,14 @@ The answer names lost claims and cancelled jobs, and their handlers are stopped.
 
 from __future__ import annotations
 
-from jqueue.domain.errors import JobCancelledError
+import asyncio
+from collections.abc import Sequence
+
+from jqueue.domain.errors import JobCancelledError, JobNotFoundError
+from jqueue.domain.job import Claim
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import rest
+from jqueue.worker.queue_health import RETRIED_ERRORS
 from jqueue.worker.run_state import RunState
 
 LONGEST_INTERVAL = 60.0
@@ -19,18 +24,17 @@ CALLS = "sending heartbeats"
 
 async def send_heartbeats(state: RunState) -> None:
     """Send heartbeats until cancelled."""
-    claims, loop, clock, pause = state.claims, state.loop, options_of(state.queue).clock, 0.0
+    loop, clock, pause = state.loop, options_of(state.queue).clock, 0.0
     while True:
         while not state.held:
             state.health.forget(CALLS)
             await state.claimed.wait()
-        await rest(pause or _interval_of(claims.shortest_timeout(state.jobs)), clock)
+        await rest(pause or _interval_of(state.shortest_timeout), clock)
         if not state.held:
             continue
-        all_held, timeout, pause = list(state.held), claims.shortest_timeout(state.jobs), 0.0
+        all_held, timeout, pause = list(state.held), state.shortest_timeout, 0.0
         deadline = max(SHORTEST_INTERVAL, timeout / 2)
-        errors, failed = await claims.heartbeat_many(state.jobs, deadline)
-        refused = {error.job_id: error for error in errors}
+        refused, failed = await _heartbeat_many(state, [held.job.claim for held in all_held], deadline)
         for held in all_held:
             if held.job.id in failed:
                 continue
@@ -55,6 +59,28 @@ async def send_heartbeats(state: RunState) -> None:
         ends = [held.confirmed + (held.claim_timeout or timeout) for held in state.held]
         left = min(ends, default=loop.time() + timeout) - loop.time()
         pause = max(SHORTEST_INTERVAL, min(_interval_of(timeout), left / BEATS_PER_TIMEOUT))
+
+
+async def _heartbeat_many(
+    state: RunState, claims: Sequence[Claim], deadline: float
+) -> tuple[dict[str, JobNotFoundError], dict[str, Exception]]:
+    """Keep some claims alive, by calls of which each may fail alone.
+
+    Returns:
+        What is wrong, by the ids of jobs; and the ids of jobs whose heartbeat failed, with the errors.
+    """
+    lots = [claims[start : start + state.call_limit] for start in range(0, len(claims), state.call_limit)]
+    calls = [state.queue.heartbeat_many(lot, deadline=deadline) for lot in lots]
+    refused: dict[str, JobNotFoundError] = {}
+    failed: dict[str, Exception] = {}
+    for lot, answer in zip(lots, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+        if isinstance(answer, RETRIED_ERRORS):
+            failed.update((claim.job_id, answer) for claim in lot)
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            refused.update((error.job_id, error) for error in answer)
+    return refused, failed
 
 
 def _interval_of(timeout: float) -> float:

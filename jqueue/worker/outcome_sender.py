@@ -59,7 +59,7 @@ class OutcomeSender:
                         raise state.slots.failure
                 plain = self._take()
                 try:
-                    again, error = await self._send(plain, min(MAX_BATCH, self._state.claims.limit))
+                    again, error = await self._send(plain, min(MAX_BATCH, self._state.call_limit))
                 except BaseException:  # cancelled by a program that ends: the next call of `run` sends them again
                     for held in plain:
                         held.uncertain = True
@@ -149,7 +149,7 @@ class OutcomeSender:
             several = outcomes[start : start + size]
             results: Sequence[object]
             try:
-                reports = self._state.reports.take(self._state.claims.limit - len(several))
+                reports = self._state.reports.take(self._state.call_limit - len(several))
                 results = await self._state.queue.apply_each(*reports, *[held.operation for held in several])
                 results = results[len(reports) :]
             except RETRIED_ERRORS as error:

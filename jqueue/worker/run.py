@@ -29,7 +29,6 @@ from jqueue.runtime.system import process_mark, process_name
 from jqueue.runtime.tasks import all_at_once
 from jqueue.telemetry.exporters import observed
 from jqueue.worker.claiming import Claimer
-from jqueue.worker.claims import Claims
 from jqueue.worker.deaths import Deaths
 from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
 from jqueue.worker.executions import Equipment, equipment_of
@@ -295,7 +294,6 @@ class Run:
     def _serve(self, state: RunState, equipment: Equipment, group: asyncio.TaskGroup) -> None:
         """Begin to claim jobs of a queue, to send their outcomes, and to send heartbeats."""
         queue, able = state.queue, state.queue.capabilities
-        state.claims = Claims(queue, self._settings)
         state.equip(equipment, self.interrupt, state.reports if able.steps else None)
         if isinstance(queue, SupportsWorkers):
             queue.attend(self._id, self._record, self._obey)
@@ -308,7 +306,7 @@ class Run:
         if able.heartbeat:
             self._begin(group, lambda: send_heartbeats(state), "heartbeats")
         if able.steps:
-            self._begin(group, lambda: state.reports.send(queue, state.claims.limit), "reports")
+            self._begin(group, lambda: state.reports.send(queue, state.call_limit), "reports")
 
     def _begin(
         self, group: asyncio.TaskGroup, work: Callable[[], Awaitable[None]], name: str, *, is_last: bool = False

@@ -13,15 +13,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.job import may_kill
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, may_kill
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.queue_options import options_of
-from jqueue.runtime.system import memory_in_use
-from jqueue.worker.claims import Claims
+from jqueue.runtime.system import memory_in_use, process_name
 from jqueue.worker.executions import Execution, Executions, HeldJob, Phase
 from jqueue.worker.handler_options import MIB, WorkerSettings, seconds_of
 from jqueue.worker.handlers import Handler
@@ -199,11 +198,10 @@ class RunState(Executions):
         stuck: calls whose handlers go on although they were told to stop, each with the time at which `cancel_grace`
             was over, on the loop's clock. Their slots and claims are kept.
         more: set when more slots are free, or nothing is left to do.
-        claims: makes claims, and keeps them alive. It is set once the queue is open, as the tasks are.
+        claim_timeout: seconds that a claim lasts without a heartbeat; None for the queue's default.
         claimer, sender: the tasks that claim jobs, and that send their outcomes.
     """
 
-    claims: Claims
     claimer: asyncio.Task[None]
     sender: asyncio.Task[None]
 
@@ -217,6 +215,7 @@ class RunState(Executions):
         self.drain = drain
         self.name: str = settings.name
         self.concurrency: int = settings.concurrency
+        self.claim_timeout: float | None = seconds_of("claim_timeout", settings.claim_timeout)
         give_up_after = seconds_of("give_up_after", settings.give_up_after)
         self.health: QueueHealth = QueueHealth(name_of(queue), options_of(queue).entropy, give_up_after, slots.fail)
         self.claiming = 0
@@ -243,9 +242,15 @@ class RunState(Executions):
         return {kind: self.counts[kind] for kind in get_args(OutcomeKind)}
 
     @property
-    def jobs(self) -> list[Job]:
-        """The jobs whose claims are kept alive."""
-        return [held.job for held in self.held]
+    def call_limit(self) -> int:
+        """Largest number of jobs in one call of the queue."""
+        return options_of(self.queue).limits.batch_size
+
+    @property
+    def shortest_timeout(self) -> float:
+        """The shortest time in seconds that any claim lasts without a heartbeat."""
+        usual = DEFAULT_CLAIM_TIMEOUT.total_seconds() if self.claim_timeout is None else self.claim_timeout
+        return min((held.claim_timeout for held in self.held if held.claim_timeout), default=usual)
 
     @property
     def room(self) -> int:
@@ -294,6 +299,18 @@ class RunState(Executions):
         self.slots.check_wear()
 
     # Beginning
+
+    async def claim(self, names: Sequence[str], count: int, **options: Any) -> list[Job]:
+        """Claim up to `count` jobs that are ready: fewer only if no more are ready. The options are those of the queue.
+
+        With a `wait`, the claim is made as soon as there are any.
+        """
+        able = self.queue.capabilities
+        if self.claim_timeout is not None and able.claim_timeout:
+            options["claim_timeout"] = self.claim_timeout
+        if able.holders:
+            options["holder"] = f"{self.name}@{process_name()}"
+        return await self.queue.dequeue(names, batch_size=count, **options)
 
     def begin(self, jobs: Iterable[Job], more: bool) -> None:
         """Start the work on jobs that were just claimed: the jobs of a batch handler together, other jobs singly.
@@ -360,9 +377,9 @@ class RunState(Executions):
         handler, seconds = execution.handler, self._wait_of(execution.handler)
         size, end = handler.options.batch or 1, self.loop.time() + seconds
         while self.filling.get(handler.entrypoint) is execution:
-            room = min(size - len(execution.jobs), self.claims.limit)
+            room = min(size - len(execution.jobs), self.call_limit)
             try:
-                jobs = await self.claims.claim((handler.entrypoint,), room)
+                jobs = await self.claim((handler.entrypoint,), room)
             except Exception as error:  # the claims for free slots meet and report the same trouble
                 logger.debug("a batch of %s stays as it is: %s", handler.entrypoint, type(error).__name__)
                 jobs, end = [], 0.0

@@ -30,7 +30,8 @@ from jqueue.spark.batch.marks import BEGUN, DONE, HANDED_BACK, OVER, STUCK, Mark
 from jqueue.spark.claims.held import ClaimedJobs
 from jqueue.spark.claims.outcomes import Outcome, encoded_enqueues
 from jqueue.worker import Worker
-from jqueue.worker.executions import Execution, Executions, HeldJob, Phase, Plan, Reason, equipment_of
+from jqueue.worker.calls import Plan
+from jqueue.worker.executions import Execution, Executions, HeldJob, Phase, Reason, equipment_of
 from jqueue.worker.handler_options import seconds_of
 from jqueue.worker.reports import Reports
 from jqueue.worker.retries import CANCELLED, HAND_BACK, Decision, decisive
