@@ -331,7 +331,7 @@ class Executions(ABC):
             except Exception as error:
                 if held.reason is None:
                     execution.unstopped -= 1
-                    self._fail(held, decisive(error), shows=True)
+                    self.fail(held, decisive(error), shows=True)
                 elif held.outcome is None:
                     self.give_back(held)
             execution.jobs.remove(held)
@@ -508,7 +508,7 @@ class Executions(ABC):
             elif error is None:
                 self._finish(held, results[place])
             else:
-                self._fail(held, error, shows=not is_shown)
+                self.fail(held, error, shows=not is_shown)
                 is_shown = True
         execution.due = math.inf
         execution.jobs.clear()  # its jobs refer to it: a cycle would be left to the garbage collector
@@ -518,7 +518,7 @@ class Executions(ABC):
         job, plan = held.job, held.execution.plan
         error = error_in(result) if plan.takes_batch else None
         if error is not None and not isinstance(error, UnkeptResultError):
-            self._fail(held, decisive(error), shows=True)
+            self.fail(held, decisive(error), shows=True)
             return
         held.outcome, held.result = "succeeded", result
         if self.settings.log_done:
@@ -563,17 +563,17 @@ class Executions(ABC):
             log_about(held.job, logging.ERROR, " is dead: %s", error)
             self.decide(held, Decision("dead", error=f"{type(error).__name__}: {error}", dead=True))
         else:
-            self._fail(held, error)
+            self.fail(held, error)
 
     def give_back(self, held: HeldJob, was_stuck: bool = False) -> None:
         """Decide about a job whose handler was told to stop. `was_stuck`: it did not stop within `cancel_grace`."""
         if held.reason == "timeout":
             how = ", and still ran after it was told to stop" if was_stuck else ""
-            self._fail(held, HandlerTimeout(f"timed out after {held.execution.seconds:g} s{how}"))
+            self.fail(held, HandlerTimeout(f"timed out after {held.execution.seconds:g} s{how}"))
         else:
             self.decide(held, CANCELLED if held.reason == "cancelled" else HAND_BACK)
 
-    def _fail(self, held: HeldJob, error: BaseException, *, shows: bool = False) -> None:
+    def fail(self, held: HeldJob, error: BaseException, *, shows: bool = False) -> None:
         """Decide about a job that failed, and log it.
 
         Args:

@@ -391,7 +391,7 @@ def test_the_worker_of_a_partition_reads_nothing_of_the_queue_by_itself(url, ste
     jobs = [record_of(job) for job in call(url, lambda queue: queue.dequeue(batch_size=2))]
     task = child.BatchTask(pickled(worker), Staging(steps, 60.0), "a")
     with told(requests := Fault("", "lost", times=0)), closing(Marks(2)) as marks:
-        child.work(task, ClaimedJobs(jobs), range(2), marks, False)
+        child.work(task, ClaimedJobs(jobs), range(2), marks, {})
         assert ([], OVER, [0, 1]) == (requests.names, marks.end, marks.places(DONE))
 
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -86,7 +86,9 @@ def work(
     jobs: ClaimedJobs,
     places: Sequence[int],
     marks: Marks,
-    one_by_one: bool,
+    blamed: Mapping[int, str | None],
+    *,
+    one_by_one: bool = False,
     run: Callable[..., Any] = asyncio.run,
 ) -> None:
     """Do jobs of a partition, and mark what becomes of them.
@@ -96,6 +98,7 @@ def work(
         jobs: the jobs of the partition.
         places: the places of the jobs to do.
         marks: takes what becomes of them.
+        blamed: by the places of other jobs: how they have ended the process before; None if a handler did not stop.
         one_by_one: True to do one job at a time.
         run: runs a coroutine.
     """
@@ -108,7 +111,7 @@ def work(
         return
 
     async def perform() -> None:
-        loop = PartitionLoop(worker, task.staging.url, task.timeout, jobs, places, marks, one_by_one=one_by_one)
+        loop = PartitionLoop(worker, task.staging.url, task.timeout, jobs, places, marks, blamed, one_by_one=one_by_one)
         await worker.perform(loop)
 
     try:

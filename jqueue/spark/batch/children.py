@@ -1,8 +1,9 @@
 """Jobs done in child processes, so that a handler which ends its process costs its own job an attempt, and no other's.
 
 A child does all jobs, as many at a time as its worker does. If it ends early, the jobs that it had begun are done
-again, one at a time. A job that ends a process in which no other job has begun is to blame, and is charged; the others
-are done. Jobs that were not begun go to another child, together. A child whose handlers do not stop in time is ended.
+again, one at a time. A job that ends a process in which no other job has begun is to blame: it is charged by the next
+child, which has the options of its handler. The others are done. Jobs that were not begun go to another child,
+together. A child whose handlers do not stop in time is ended.
 Without fork (Windows) there are no children: handlers run in the task itself, and a handler that ends the process fails
 the task.
 """
@@ -24,7 +25,7 @@ from jqueue.runtime.system import SystemClock
 from jqueue.spark.batch.child import BatchTask, run_as_child, work
 from jqueue.spark.batch.marks import BEGUN, DONE, ENDED, NEW, STUCK, Marks
 from jqueue.spark.claims.held import ClaimedJobs
-from jqueue.spark.claims.outcomes import PROCESS_ENDED, Outcome, OutcomeKind, Staged
+from jqueue.spark.claims.outcomes import Outcome, Staged
 
 logger: Logger = logger_of("jqueue.spark")
 
@@ -72,43 +73,37 @@ def _staged(jobs: ClaimedJobs, states: bytes, outcomes: Mapping[str, Outcome]) -
 
     def outcome(place: int) -> Outcome:
         job = jobs.job(place)
-        kind: OutcomeKind = "done" if states[place] == DONE else "handed_back"
-        return outcomes.get(job.id) or Outcome(*job.claim, kind)
+        return outcomes.get(job.id) or Outcome(*job.claim, "done" if states[place] == DONE else "handed_back")
 
     claim, last = jobs.claim, max(states.rfind(DONE), states.rfind(ENDED)) + 1
     if claim is None:
         return Staged(tuple(outcome(place) for place in range(last) if states[place] in (DONE, ENDED)))
     open_places = [place for place in range(last) if states[place] != DONE] if states.count(DONE) < last else []
-    others = {place: outcome(place) for place in open_places}
-    killed = [jobs.job(place) for place, each in others.items() if each.kind in PROCESS_ENDED]
-    without = tuple(job.evolve(payload=b"", payload_object=None) for job in killed)
-    return Staged(tuple(others.values()), claim.id, last - len(others), len(states) - last, without)
+    return Staged(tuple(map(outcome, open_places)), claim.id, last - len(open_places), len(states) - last)
 
 
 def _do_all(task: BatchTask, jobs: ClaimedJobs, marks: Marks) -> str | None:
     """Do jobs in one child process after the other. Return why no more are done, if the reason is common to all."""
-    suspects, rest = list[int](), list(range(len(jobs.rows)))
-    while suspects or rest:
+    suspects, rest, blamed = list[int](), list(range(len(jobs.rows))), dict[int, str | None]()
+    while suspects or rest or blamed:
         one_by_one, places = bool(suspects), suspects or rest
-        death, is_overdue = _run(task, jobs, places, marks, one_by_one)
+        death, is_overdue = _run(task, jobs, places, marks, blamed, one_by_one)
         later = [place for place in places if marks.states[place] == NEW]
         running = [place for place in places if marks.states[place] == BEGUN]
         if (failure := marks.failure()) is not None:
             return failure
         if death is not None and len(later) == len(places):
             return f"{death} before it began a job"
+        for place in running:
+            marks.states[place] = NEW
+        blamed = {}
         if death is None:
             running, later = [], later if marks.end == STUCK and len(later) < len(places) else []
         elif one_by_one and len(places) - len(later) == 1:
-            for place in running:
-                kind: OutcomeKind = "overdue" if is_overdue else "killed"
-                marks.note(place, Outcome(*jobs.job(place).claim, kind, error=death))
-            running = []
+            blamed, running = dict.fromkeys(running, None if is_overdue else death), []
         elif running and not one_by_one:
             again = counted(len(running), "job")
             logger.warning("%s; %s that it had begun will be done again, one by one", death, again)
-        for place in running:
-            marks.states[place] = NEW
         suspects, rest = (running + later, rest) if one_by_one else (running, later)
     return None
 
@@ -118,6 +113,7 @@ def _run(
     jobs: ClaimedJobs,
     places: Sequence[int],
     marks: Marks,
+    blamed: Mapping[int, str | None],
     one_by_one: bool,
 ) -> tuple[str | None, bool]:
     """Have a child do jobs, and wait until it has ended with all that it has started.
@@ -126,7 +122,7 @@ def _run(
         A description of the end of its process if it ended early, and True if it was killed as a handler did not stop.
     """
     marks.end = 0
-    work_here = partial(work, task, jobs, places, marks, one_by_one)
+    work_here = partial(work, task, jobs, places, marks, blamed, one_by_one=one_by_one)
     if not hasattr(os, "fork"):
         work_here()
         return None, False
@@ -136,21 +132,27 @@ def _run(
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: their locks are not used
         process.start()
     try:
-        is_overdue = _wait(process, places, marks)
+        is_overdue = _wait(process, next(iter((*blamed, *places))), marks)
     finally:
         _kill(process)
         process.join()
     return None if marks.end else _describe_exit(process.exitcode), is_overdue
 
 
-def _wait(process: BaseProcess, places: Sequence[int], marks: Marks) -> bool:
-    """Wait until a child has ended, by itself or by force. Return True if a handler did not stop in time."""
+def _wait(process: BaseProcess, first: int, marks: Marks) -> bool:
+    """Wait until a child has ended, by itself or by force. Return True if a handler did not stop in time.
+
+    Args:
+        process: the child.
+        first: the place of its first job.
+        marks: has what becomes of its jobs.
+    """
     clock, idle_since = SystemClock(), None
     while process.exitcode is None:
         process.join(CHECK_INTERVAL)
         now = clock.monotonic()
         running = marks.places(BEGUN)
-        if running or marks.states[places[0]] == NEW:
+        if running or marks.states[first] == NEW:
             idle_since, why = None, "handlers did not stop in time"
             is_late = any(now >= marks.due[place] + LATE for place in running)
         else:

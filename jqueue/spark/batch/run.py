@@ -155,7 +155,7 @@ def run_batch(
     write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
     task = BatchTask(pickled(worker), Staging(url, DEADLINE), write_id, limit)
     holder = f"{HOLDERS}{worker.settings.name}@{process_name()} {write_id}"
-    claims = BatchClaims(open_queue(url, lasts), worker, names, lasts, holder, limit)
+    claims = BatchClaims(open_queue(url, lasts), worker, names, lasts, holder)
     return _run(spark, claims, task, max_jobs, partitions, parts)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, SegmentDamagedError
-from jqueue.domain.models import Job, job_of
+from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.leases import EndLease
 from jqueue.domain.operations.lookups import PATIENCE, LookAtBacklog, LookAtHeld
@@ -30,13 +30,12 @@ from jqueue.spark.claims.held import (
     end_of_job,
     end_of_lease,
 )
-from jqueue.spark.claims.outcomes import PROCESS_ENDED, Outcome, Staged
+from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.staging import PREFIX
 from jqueue.worker import Worker
 from jqueue.worker.declaring import declare
-from jqueue.worker.processes import ProcessDied
 from jqueue.worker.queue_health import QueueHealth
-from jqueue.worker.retries import Decision, HandlerTimeout, decide, error_text
+from jqueue.worker.retries import Decision, decide, error_text
 
 logger: Logger = logger_of("jqueue.spark")
 
@@ -63,7 +62,6 @@ class BatchClaims:
         names: the entrypoints whose jobs are claimed.
         claim_timeout: seconds that a claim lasts without a heartbeat.
         holder: kept with the jobs while they are claimed.
-        timeout: seconds that a handler was given that has no timeout of its own.
         held: the claims.
         others: number of jobs that others hold, if there is none to claim.
     """
@@ -73,7 +71,6 @@ class BatchClaims:
     names: tuple[str, ...]
     claim_timeout: float
     holder: str
-    timeout: float | None = None
     held: Held = field(default_factory=Held)
     others: int = 0
     _ends: bool = False
@@ -203,9 +200,9 @@ class BatchClaims:
     ) -> tuple[Operation, Mapping[str, int]]:
         """Return the operation that ends the claim on a job, with what it counts."""
         outcome = Outcome(*job.claim, "handed_back") if known is None or known.claim != job.claim else known
-        killed = outcome.kind in PROCESS_ENDED
-        outcome = self._decided(job, outcome, refused if outcome.kind == "done" else None)
-        return end_of_job(job, outcome), {outcome.kind: 1, "killed": int(killed)}
+        if refused is not None and outcome.kind == "done":
+            outcome = self._refused(job, refused)
+        return end_of_job(job, outcome), {outcome.kind: 1, "killed": int(outcome.killed)}
 
     def _end_of_lease(
         self, claim: Lease, staged: Staged | None, refused: JQueueError | None
@@ -216,26 +213,14 @@ class BatchClaims:
         """
         if staged is None or staged.left == claim.rows or isinstance(refused, SegmentDamagedError):
             return EndLease(claim, worked_on=0), {"handed_back": claim.rows}
-        open_jobs = {job.id: job_of(job) for job in staged.jobs}
-        outcomes = [
-            self._decided(open_jobs[each.job_id], each) if each.job_id in open_jobs else each
-            for each in staged.outcomes
-        ]
-        counts = Counter(done=staged.done, handed_back=staged.left, killed=len(open_jobs))
-        counts.update("handed_back" if each.added and refused is not None else each.kind for each in outcomes)
-        return end_of_lease(claim, outcomes, staged.left, refused), counts
+        counts = Counter(done=staged.done, handed_back=staged.left, killed=sum(each.killed for each in staged.outcomes))
+        counts.update("handed_back" if each.added and refused is not None else each.kind for each in staged.outcomes)
+        return end_of_lease(claim, staged.outcomes, staged.left, refused), counts
 
-    def _decided(self, job: Job, outcome: Outcome, error: BaseException | None = None) -> Outcome:
-        """Return an outcome, decided by the options of the handler if its process ended, or if there is an error."""
-        options = self.worker.handlers[job.entrypoint].options
-        if outcome.kind == "killed":
-            error = ProcessDied(outcome.error)
-        elif outcome.kind == "overdue":
-            why = f"timed out after {options.seconds or self.timeout:g} s, and still ran after it was told to stop"
-            error = HandlerTimeout(f"{why}: its process was ended")
-        if error is None:
-            return outcome
-        rule, entropy = options.retry or self.worker.settings.retry, self.queue.options.entropy
+    def _refused(self, job: Job, error: JQueueError) -> Outcome:
+        """Return the outcome of a job that is done, but the queue has refused to enqueue what it adds."""
+        options, entropy = self.worker.handlers[job.entrypoint].options, self.queue.options.entropy
+        rule = options.retry or self.worker.settings.retry
         if isinstance(error, InvalidJobError):
             return Outcome.decided(job.claim, Decision("dead", error=error_text(error), dead=True))
         return Outcome.decided(

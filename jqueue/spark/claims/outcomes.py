@@ -13,7 +13,7 @@ import msgspec
 
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
-from jqueue.domain.job import Claim, JobRecord
+from jqueue.domain.job import Claim
 from jqueue.domain.limits import Limits, cut_error
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import decode_operation, encode_operation, receiving
@@ -21,10 +21,8 @@ from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.segments import JobFailure
 from jqueue.worker.retries import Decision
 
-OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed_back", "killed", "overdue"]
-"""The kind of an outcome. After `killed` and `overdue`, the driver decides by the options of the handler."""
-
-PROCESS_ENDED = ("killed", "overdue")
+OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed_back"]
+"""The kind of an outcome."""
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -40,6 +38,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         error: the error it failed with, cut.
         traceback: frames of the error's traceback.
         added: the enqueues of the commit of its ack, each encoded.
+        killed: True if its handler has ended its process, or did not stop.
     """
 
     job_id: str
@@ -51,6 +50,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
     traceback: str | None = None
     added: tuple[msgspec.Raw, ...] = ()
+    killed: bool = False
 
     @property
     def claim(self) -> Claim:
@@ -58,11 +58,11 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         return Claim(self.job_id, self.attempt)
 
     @classmethod
-    def decided(cls, claim: Claim, decision: Decision) -> Outcome:
+    def decided(cls, claim: Claim, decision: Decision, *, killed: bool = False) -> Outcome:
         """Return the outcome of a job about which a worker's handler, or its options, have decided."""
         kind: Any = "retried" if decision.kind == "failed" else decision.kind
         error = None if decision.error is None else cut_error(decision.error)
-        return cls(*claim, kind, delay=decision.delay, error=error, traceback=decision.traceback)
+        return cls(*claim, kind, delay=decision.delay, error=error, traceback=decision.traceback, killed=killed)
 
     @classmethod
     def of_failure(cls, claim: Claim, failure: JobFailure) -> Outcome:
@@ -108,7 +108,6 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
         lease_id: id of the lease, if the partition is one.
         done: number of jobs of the lease that are done, without those of `outcomes`.
         left: number of jobs at the end of the lease that nobody worked on. They wait again.
-        jobs: the jobs, without payloads, about which the driver must decide.
         unread: the segments that could not be read, with the reasons.
     """
 
@@ -116,7 +115,6 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
     lease_id: str | None = None
     done: int = 0
     left: int = 0
-    jobs: tuple[JobRecord, ...] = ()
     unread: dict[str, str] = {}
 
     @property
@@ -126,8 +124,8 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_final(self) -> bool:
-        """True if a task may end the lease, as no outcome needs the driver."""
-        return not self.jobs and not any(outcome.added for outcome in self.outcomes)
+        """True if a task may end the lease, as the queue can refuse none of its outcomes."""
+        return not any(outcome.added for outcome in self.outcomes)
 
     def encode(self) -> bytes:
         """Return it as a staged object."""
