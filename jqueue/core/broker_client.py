@@ -168,18 +168,18 @@ class BrokerClient:
     Args:
         store: knows the broker, or dials the one that has the seat in the queue's header.
         engine: commits for this process.
+        wake: makes the writer look at its calls again.
 
     Attributes:
         answering: True while this process answers the messages that a server of its own hands over.
         only: True if the queue can only be reached through its broker. Then calls wait for it until their deadlines.
-        wake: makes the writer look at its calls again.
         seat_server: serves other processes, or tries to; None if this queue object does not.
     """
 
-    wake: Callable[[], None]
     seat_server: SeatServer | None = None
 
-    def __init__(self, store: SupportsDialing | DialURL, engine: Engine) -> None:
+    def __init__(self, store: SupportsDialing | DialURL, engine: Engine, wake: Callable[[], None]) -> None:
+        self._wake = wake
         self._longest_poll = to_seconds("poll_interval", engine.access.options.poll_interval)
         self._beat = BEAT if isinstance(store, SupportsSharing) else SHARED_BEAT
         self._engine, self._clock, self._entropy = engine, engine.clock, engine.entropy
@@ -537,7 +537,7 @@ class BrokerClient:
             self._connection.drop(link, error)
         finally:
             self._parked.pop(request, None)
-        self.wake()
+        self._wake()
 
     def _settle_claim(self, request: Request, jobs: Any) -> None:
         """Answer a dequeue. A job whose payload this process cannot read goes back."""

@@ -10,20 +10,18 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from pydantic_core import from_json
 
 from jqueue.core.access import Access
-from jqueue.core.broker_client import BrokerClient
 from jqueue.core.bulk import BulkEnqueue, StagedCommit
 from jqueue.core.claims import HeldClaim
-from jqueue.core.engine import Engine
 from jqueue.core.requests import Request
 from jqueue.core.session import Session
-from jqueue.core.values import ClaimedPayloads, Collector, ValueObjects, handed_out, with_given_payloads
+from jqueue.core.values import ClaimedPayloads, ValueObjects, handed_out, with_given_payloads
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Describe
 from jqueue.core.writer import Writer
@@ -44,7 +42,6 @@ from jqueue.domain.operations.bulk import BulkConflicts, EnqueueSegments
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
-from jqueue.ports.sharing import SupportsDialing
 from jqueue.runtime.queue_options import QueueOptions
 from jqueue.runtime.system import process_id, process_name
 
@@ -419,22 +416,11 @@ class BlobBase(QueueBase, SupportsWorkers):
             )
 
     def _new_session(self, here: Callable[[], Session], before: Any) -> Writer:
-        access, client = self._access, None
-        self._engine = engine = Engine(access, None if before is None else before.engine)
-        dialed: Any = getattr(access.storage, "dial_url", None)
-        if isinstance(access.storage, SupportsDialing):
-            dialed = access.storage
-        if dialed is not None and access.options.share:
-            client = BrokerClient(dialed, engine)
-        writer = Writer(engine, self._batch_limit, here, client, before)
-        if self._objects is not None:
-            look, fence = partial(engine.view, None, self._deadline), partial(writer.enter, (EmptyCommit(),), None)
-            writer.collector = Collector(
-                access, self._objects, look, engine.objects_named_in, partial(fence, convert=nothing)
-            )
+        writer = Writer(self._access, self._objects, self._batch_limit, here, before)
+        self._engine = writer.engine
         if self._finalizer is not None:
             self._finalizer.detach()
-        if client is not None:
+        if writer.broker_client is not None:
             self._finalizer = weakref.finalize(self, writer.drop)
             self._finalizer.atexit = False
         return writer

@@ -8,13 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
+from jqueue.core.access import Access
 from jqueue.core.broker_client import BrokerClient
 from jqueue.core.engine import Engine
 from jqueue.core.pacing import BATCH_WHILE_PACED
 from jqueue.core.requests import Request
 from jqueue.core.session import POLL_GROWTH, SHORTEST_POLL, Session
+from jqueue.core.values import Collector, ValueObjects
 from jqueue.domain.operations.operator import EmptyCommit
+from jqueue.ports.sharing import SupportsDialing
 from jqueue.runtime.system import process_id
 
 PAUSE = 2.0
@@ -28,37 +33,46 @@ class Writer(Session):
     """Holds every call of one session from its entry to its answer, and runs the engine.
 
     Args:
-        engine: commits the requests.
+        access: to the store.
+        objects: stores large payloads and results; None if the queue keeps none.
         batch_limit: maximum number of requests in one commit, unless the store limits the rate of commits.
         here: see `Session`.
-        client: takes calls to a broker of another process, if there is one; None: never.
         before: the session that this one replaces; None for the first one.
 
     Attributes:
+        engine: commits the requests.
+        broker_client: takes calls to a broker of another process, if there is one; None: never.
         volunteer: offers to serve other processes, which have been seen; None: this queue object does so only if told.
     """
 
+    broker_client: BrokerClient | None = None
     volunteer: Callable[[], None] | None = None
     _is_dropped = False
 
     def __init__(
         self,
-        engine: Engine,
+        access: Access,
+        objects: ValueObjects | None,
         batch_limit: int,
         here: Callable[[], Session],
-        client: BrokerClient | None,
         before: Writer | None,
     ) -> None:
-        super().__init__(engine.access.options, engine.access.watched, here, before)
-        self.engine = engine
+        super().__init__(access.options, access.watched, here, before)
+        self.engine: Engine = Engine(access, None if before is None else before.engine)
         self._batch_limit = batch_limit
-        self.broker_client = client
-        if client is not None:
-            client.wake = self.wake
+        self._rows_are_late = False  # True if waiting calls need rows for which the last commit did not wait
+        dialed: Any = getattr(access.storage, "dial_url", None)
+        if isinstance(access.storage, SupportsDialing):
+            dialed = access.storage
+        if dialed is not None and access.options.share:
+            self.broker_client = BrokerClient(dialed, self.engine, self.wake)
+        if objects is not None:
+            look, fence = partial(self.engine.view, None, self.deadline), partial(self.enter, (EmptyCommit(),), None)
+            named_in = self.engine.objects_named_in
+            self.collector = Collector(access, objects, look, named_in, partial(fence, convert=list))
         if before is not None:
             self.volunteer = before.volunteer
             before.abandon()
-        self._rows_are_late = False  # True if waiting calls need rows for which the last commit did not wait
 
     def abandon(self) -> None:
         """Free what the session serves, and its connections, as its event loop has stopped.
