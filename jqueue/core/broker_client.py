@@ -246,8 +246,7 @@ class BrokerClient:
             for request in requests if (why := connection.why) is not None else ():
                 request.last_error = why
                 if isinstance(why, StorageFatalError):
-                    is_open = request.in_flight or request.open_writes
-                    request.fail(request.unknown("a broker may have done the operation", why) if is_open else why)
+                    request.give_up(why, "a broker may have done the operation", why)
             waiting = [request for request in requests if request.awaited and request not in self._parked]
             if not waiting:
                 return []
@@ -439,9 +438,7 @@ class BrokerClient:
             else:
                 outcome = own if len(request.operations) == 1 else own[0]
             if isinstance(outcome, DeadlineExceededError):
-                request.in_flight = False
-                request.fail(outcome)
-                request.verdict = Verdict.NOT_DONE
+                request.refuse(outcome)
             else:
                 request.settle(outcome)
 
@@ -449,13 +446,11 @@ class BrokerClient:
         """Fail the calls of a batch that was refused as a whole, or whose fate can no longer be known."""
         self._settled(sent)
         for request, *_ in sent.parcels:
-            request.in_flight = False
             if isinstance(error, BatchUnknownError):
-                request.last_error = error
+                request.in_flight, request.last_error = False, error
                 request.release(Verdict.UNKNOWABLE)
             else:
-                request.fail(error)
-                request.verdict = request.verdict or Verdict.NOT_DONE
+                request.refuse(error)
 
     def _here(self, sent: Sent, callers: Callers) -> Request:
         """Return the call that commits a batch in this process, under its number."""

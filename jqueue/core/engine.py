@@ -492,8 +492,7 @@ class Engine:
     def _fail(self, pending: Sequence[Request], error: Exception) -> None:
         for request in pending:
             request.in_flight = False
-            unsure = "the operation was sent, and it is unknown whether it was done"
-            request.fail(request.unknown(unsure, error) if request.open_writes else error)
+            request.give_up(error, "the operation was sent, and it is unknown whether it was done", error)
 
     def next_due(self) -> datetime | None:
         """Return the next time at which a job becomes ready by itself; None if no such time is known."""

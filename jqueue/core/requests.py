@@ -201,19 +201,24 @@ class Request:
 
     def expire(self) -> None:
         """End the request, as its deadline has passed."""
+        last = self.last_error
+        why = f" (last error: {last})" if last is not None else ""
+        failure = DeadlineExceededError(f"the deadline passed, and nothing was done{why}")
+        failure.__cause__ = failure.cause = last
+        error = last if isinstance(last, QueueFullError) else failure
+        self.give_up(error, "the deadline passed before it was certain whether the operation was done", last)
+
+    def give_up(self, error: BaseException, unsure: str, cause: BaseException | None) -> None:
+        """Fail with an error that says "not done"; or with an unknown outcome, if it may be done or become done."""
         if self.in_flight or self.open_writes or self.doubtful:
-            self.fail(
-                self.unknown(
-                    "the deadline passed before it was certain whether the operation was done", self.last_error
-                )
-            )
-        elif isinstance(self.last_error, QueueFullError):
-            self.fail(self.last_error)
-        else:
-            why = f" (last error: {self.last_error})" if self.last_error is not None else ""
-            failure = DeadlineExceededError(f"the deadline passed, and nothing was done{why}")
-            failure.__cause__ = failure.cause = self.last_error
-            self.fail(failure)
+            error = self.unknown(unsure, cause)
+        self.fail(error)
+
+    def refuse(self, error: BaseException) -> None:
+        """Fail with an error of the store or of a broker, with which nothing was done."""
+        self.in_flight = False
+        self.fail(error)
+        self.verdict = self.verdict or Verdict.NOT_DONE
 
     def unknown(self, what: str, cause: BaseException | None) -> UnknownOutcomeError:
         """Return the error for an unknown outcome. Its `resolve` finds the outcome out."""

@@ -501,11 +501,9 @@ class Session(ABC):
         self.pending.clear()
         self._in_line.clear()
         for request in requests:
-            if request.in_flight or request.open_writes:
-                request.fail(request.unknown("the queue's writer ended before the store answered", error))
-            elif error is not None:
-                request.fail(StorageError("the queue's writer failed, and nothing was done", error))
-            else:
-                request.fail(
-                    DeadlineExceededError("the queue was closed before the call was sent, and nothing was done")
-                )
+            failure: StorageError = DeadlineExceededError(
+                "the queue was closed before the call was sent, and nothing was done"
+            )
+            if error is not None:
+                failure = StorageError("the queue's writer failed, and nothing was done", error)
+            request.give_up(failure, "the queue's writer ended before the store answered", error)
