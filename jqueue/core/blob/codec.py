@@ -505,14 +505,12 @@ class Blob:
     Attributes:
         draft: the state, open for change.
         lines: the line of each job as it is in the store, or was in a write that did not land, in order.
-        lines_parsed: total number of lines that were parsed, for tests.
         lines_encoded: total number of lines that were encoded, for tests.
     """
 
     def __init__(self) -> None:
         self.draft: Draft = Draft()
         self.lines: dict[str, bytes] = {}
-        self.lines_parsed: int = 0
         self.lines_encoded: int = 0
         self._header_bytes = 0
 
@@ -593,7 +591,6 @@ class Blob:
         dirty = self.draft.jobs.dirty
         known = {line: job_id for job_id, line in self.lines.items() if job_id not in dirty}
         read = yield from reading_lines(parsed, known, {aside.line: aside for aside in self.draft.set_aside})
-        self.lines_parsed += len(read.jobs)
         return read
 
     def _warn(self, before: Container[bytes]) -> None:
