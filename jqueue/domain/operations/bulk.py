@@ -6,13 +6,12 @@ the jobs. So a write is done whole or not at all, and a write that is repeated a
 
 from __future__ import annotations
 
-import heapq
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import chain
+from itertools import chain, pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple, overload
 
@@ -123,7 +122,7 @@ def remember(draft: Draft, transaction: Transaction | None, now: datetime) -> No
 
 
 HASHES_PER_SLICE = 1024
-"""Number of hashes that are compared in one slice."""
+"""Number of hashes that are compared in one slice, about."""
 
 MOST_CONFLICTS = 10_000
 """Largest number of jobs in segments that are added one by one."""
@@ -374,12 +373,14 @@ def comparing(segments: Sequence[NewSegment], index: SegmentIndex) -> Slices[Com
     for of_keys in (False, True):
         tables = _tables(segments, of_keys=of_keys)
         there: HashTable = (index.keys if of_keys else (yield from index.table_of_ids())) if tables else HashTable()
+        alike = next((each for each in tables if each[1].has_hashes_of(there)), None)
+        if alike is not None:  # a row of another table with one of these hashes is a duplicate
+            found.append((alike[0], there.rows, alike[1].rows))
+            continue
         words = frozenset(there.hashes)
-        for name_of_new, table in tables:
+        for name_of_new, table in tables if words else ():
             yield
-            if table.has_hashes_of(there):
-                found.append((name_of_new, there.rows, table.rows))
-            elif shared := words.intersection(table.hashes):
+            if shared := words.intersection(table.hashes):
                 places: dict[int, list[int]] = {}
                 for hashed, row in (yield from _listing(there, shared)):
                     places.setdefault(hashed, []).append(row)
@@ -404,13 +405,14 @@ def duplicate_rows(
     for of_keys, texts in ((False, [job.id for job in few]), (True, keys)):
         for name, some in _rows_with(segments, texts, of_keys=of_keys):
             found.setdefault(name, set()).update(some)
-        tables, words, last = _tables(segments, of_keys=of_keys), set[int](), -1
-        for count, word in enumerate(heapq.merge(*(table.hashes for _, table in tables)), 1):
-            if word == last:
-                words.add(word)
-            last = word
-            if count % HASHES_PER_SLICE == 0:
-                yield
+        tables, words = _tables(segments, of_keys=of_keys), set[int]()
+        parts, starts = 1 + sum(len(table.rows) for _, table in tables) // HASHES_PER_SLICE, [0] * len(tables)
+        for part in range(1, parts + 1):  # the hashes up to a number of all tables together
+            ends = [bisect_left(table.hashes, (part << 64) // parts) for _, table in tables]
+            runs = [table.hashes[each] for (_, table), each in zip(tables, map(slice, starts, ends), strict=True)]
+            words.update(one for one, other in pairwise(sorted(chain.from_iterable(runs))) if one == other)
+            starts = ends
+            yield
         rows: dict[int, list[tuple[str, int]]] = {}
         for name, table in tables if words else ():
             for hashed, row in (yield from _listing(table, words)):
