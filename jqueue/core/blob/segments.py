@@ -92,6 +92,11 @@ class _Load(msgspec.Struct, eq=False):
     error: StorageError | None = None
     failure: StorageError | None = None
 
+    @property
+    def progress(self) -> tuple[bool, int, int]:
+        """The parts that were read until now: it grows with each."""
+        return self.index is not None, len(self.chunks), 0 if self.check is None else self.check.checked
+
 
 class SegmentLoader:
     """Loads rows for one engine.
@@ -211,7 +216,10 @@ class SegmentLoader:
         load.task = asyncio.get_running_loop().create_task(work, name="jqueue-segments")
 
     async def _read(self, name: str, load: _Load, rows: SegmentRows, segment: Segment) -> None:
-        """Read a segment, and try again while the store fails. It has failed only if the store answers meanwhile."""
+        """Read a segment, and try again while the store fails. It has failed only if the store answers meanwhile.
+
+        A read of many rows may take longer, as long as each try reads some of them.
+        """
         seconds, what = max(FAILING_FOR, self._reader.call_timeout / 3), "it could not be read"
 
         async def once() -> None:
@@ -222,19 +230,21 @@ class SegmentLoader:
                 raise
 
         async def judged() -> StorageError | None:
-            for is_last in (False, True):
+            is_last = False
+            while True:
+                before = load.progress
                 try:
                     async with self._gate if load.check is None else self._check_gate:
                         return await retried(seconds, once, self._entropy, what)
                 except Exception as error:
                     load.failure = failure = load.failure or as_storage_error(error)
-                    if is_last or isinstance(failure, DAMAGED):
-                        break
+                    if isinstance(failure, DAMAGED) or (is_last and load.progress == before):
+                        return failure
                 try:
                     await self._ask()
                 except Exception as error:
                     raise StorageError("the store does not answer", error) from error
-            return failure
+                is_last = True
 
         load.error = await retried(math.inf, judged, self._entropy, what, streams=True)
 
