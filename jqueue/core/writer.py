@@ -26,7 +26,8 @@ PAUSE = 2.0
 """Longest intervals between polls without a read, after which the polls begin quickly again."""
 
 LATE_ROWS = 0.1
-"""Seconds between two looks for rows of a segment that a commit did not wait for. They cost no request."""
+"""Seconds until calls that need rows for which commits do not wait are tried again. As many as the last try took, if
+that is more: a try that looks for thousands of rows must leave time to read them."""
 
 
 class Writer(Session):
@@ -60,7 +61,7 @@ class Writer(Session):
         super().__init__(access.options, access.watched, here, before)
         self.engine: Engine = Engine(access, None if before is None else before.engine)
         self._batch_limit = batch_limit
-        self._rows_are_late = False  # True if waiting calls need rows for which the last commit did not wait
+        self._rows_in = 0.0  # seconds to wait for rows that calls need, and that the last commit did not wait for
         dialed: Any = getattr(access.storage, "dial_url", None)
         if isinstance(access.storage, SupportsDialing):
             dialed = access.storage
@@ -201,9 +202,9 @@ class Writer(Session):
             self._carried = [*requests, *own]
         if own:
             came = None if self.broker_client is None else self.broker_client.broker_came
-            self._rows_are_late = await engine.commit(
-                own, read_first=read_first, read_later=read_later, broker_came=came
-            )
+            began = asyncio.get_running_loop().time()
+            is_late = await engine.commit(own, read_first=read_first, read_later=read_later, broker_came=came)
+            self._rows_in = max(LATE_ROWS, asyncio.get_running_loop().time() - began) if is_late else 0.0
             if engine.gave_way:
                 await self._commit(requests)
                 return
@@ -241,12 +242,12 @@ class Writer(Session):
         longest = min(self._longest_poll if request.poll is None else request.poll for request in here)
         until_due = longest if due is None else max(0.0, (due - self.engine.now()).total_seconds())
         until_due = min(until_due, until_beat)
-        if self._rows_are_late:
-            until_due = LATE_ROWS
+        if self._rows_in:
+            until_due = self._rows_in
         poll = longest if serving or self._files.active else self._poll_interval
         if self.engine.unread:
             poll = SHORTEST_POLL
-        until_poll = max(0.0, self._last_read + poll - loop.time())
+        until_poll = max(self._rows_in, self._last_read + poll - loop.time())
         polling = until_poll <= until_due
         if (
             not self._files.noticed
