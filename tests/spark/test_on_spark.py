@@ -3,12 +3,14 @@
 import json
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC
 from functools import reduce
 
 import msgspec
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import functions
 
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, InvalidURLError, JQueueError
 from jqueue.domain.events import HistoryEvent
@@ -154,6 +156,61 @@ def test_a_table_of_sql_is_read_and_written(spark, tmp_path):
         spark.sql("CREATE TABLE jobs USING jqueue OPTIONS (url 's3://key:hunter2@b/q.json')")
     assert isinstance(cause(caught.value), InvalidURLError)
     assert "must hold no secret" in str(cause(caught.value))
+
+
+@pytest.mark.wide
+def test_data_frames_and_streams_write_tables_or_are_refused_in_one_line(spark, tmp_path):
+    """A table has the URL of its queue if it was made without columns. Any other write must be given it."""
+    url = str(tmp_path / "queue.json")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text("a")
+    frame = spark.createDataFrame([("mail", "a")], "entrypoint string, payload string").selectExpr(
+        "entrypoint", "CAST(payload AS BINARY) payload"
+    )
+    lines = spark.readStream.format("text").load(str(tmp_path / "in"))
+    stream = lines.selectExpr("'mail' entrypoint", "CAST(value AS BINARY) payload")
+
+    def to_table(name, **options):
+        checkpoint = str(tmp_path / f"checkpoint-{name}")
+        writer = stream.writeStream.format("jqueue").options(checkpointLocation=checkpoint, **options)
+        writer.trigger(availableNow=True).toTable(name).awaitTermination()
+
+    def save_as(name, **options):
+        frame.write.format("jqueue").mode("append").options(**options).saveAsTable(name)
+
+    refused = [
+        ("the URL of the queue is missing", lambda: save_as("new")),
+        ("the URL of the queue is missing", lambda: spark.sql("INSERT INTO cols VALUES ('mail', CAST('a' AS BINARY))")),
+        ("the URL of the queue is missing", lambda: spark.sql("SELECT * FROM cols").count()),
+        ("the URL of the queue is missing", lambda: to_table("jobs")),
+        ("a queue cannot be overwritten", lambda: frame.writeTo("jobs").overwrite(functions.lit(True))),
+    ]
+    try:
+        spark.sql(f"CREATE TABLE jobs USING jqueue OPTIONS (url '{url}')")
+        spark.sql(f"CREATE TABLE cols (entrypoint STRING, payload BINARY) USING jqueue OPTIONS (url '{url}')")
+        frame.writeTo("jobs").append()
+        save_as("jobs")
+        save_as("made", url=url)
+        to_table("streamed", url=url)
+        assert 4 == len(jobs_of(url))
+        for words, call_of_spark in refused:
+            with pytest.raises(PySparkException) as caught:
+                call_of_spark()
+            assert one_line(caught.value).startswith(words)
+    finally:
+        for name in ("jobs", "cols", "made", "streamed"):
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
+    assert 4 == len(jobs_of(url))
+
+
+@pytest.mark.wide
+def test_a_thread_of_the_program_writes_data_frames_that_it_has_made(spark, url):
+    def work():
+        save(spark.createDataFrame([("mail", b"a")], "entrypoint string, payload binary"), url)
+        return spark.read.format("jqueue").load(url).count()
+
+    with ThreadPoolExecutor(1) as threads:
+        assert 1 == threads.submit(work).result()
 
 
 # Streams
