@@ -129,6 +129,7 @@ class PlainRules:
         if entry["declared"] is None:
             return declared is not None
         self.schedules[name] = {**entry, "declared": None}
+        self.changes += 1
         self.schedule(entry["declared"])
         return True
 

@@ -601,7 +601,8 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/engine.py",
             "call.seen_empty and is_empty(outcome) for",
             "(call.seen_empty or getattr(call.operations[0], 'call', None)) and is_empty(outcome) for",
-            first=34,
+            seeds=200,
+            first=71,
         ),
         "The next broker does a batch again": Bug(
             "domain/operations/codec.py",
