@@ -299,6 +299,10 @@ def check_chunk(data: bytes, chunk: Chunk) -> bytes:
     return data
 
 
+_NOT_CHECKED = frozenset({"payload", "priority", "headers", "unique_key", "max_attempts"})
+"""Fields that `is_sound` does not look at. If lines have no others, the first row stands for all."""
+
+
 def decode_chunk(data: bytes, number: int, segment: Segment, index: SegmentIndex, prefix: str = "") -> list[JobRecord]:
     """Decode one chunk: return the job of each row, with what the manifest adds to all jobs of the segment.
 
@@ -331,16 +335,18 @@ def decode_chunk(data: bytes, number: int, segment: Segment, index: SegmentIndex
             jobs = [_with_unknown(job, line) for job, line in zip(jobs, lines, strict=True)]
     except ValueError as error:
         raise InvalidBlobError(f"rows of chunk {number} cannot be read as jobs: {error}") from None
+    offset, floor, numbers = segment.offset, segment.floor, index.sequences(first, last)
     for job, job_id in zip(jobs, ids, strict=False):  # nothing else has them: a copy takes ten times as long
         force_setattr(job, "id", job_id)
-    for job, sequence in zip(jobs, index.sequences(first, last), strict=False):
-        force_setattr(job, "sequence", sequence)
+    for job, sequence in zip(jobs, numbers, strict=False):
+        force_setattr(job, "sequence", sequence + offset)
+    are_alike = bool(ids and index.fields) and _NOT_CHECKED.issuperset(index.fields)
     for row, job in enumerate(jobs, first):
-        if job.status is not JobStatus.QUEUED or not is_sound(job):
+        if job.status is not JobStatus.QUEUED or not ((are_alike and row > first) or is_sound(job)):
             raise InvalidBlobError(f"row {row} of it is not a queued job")
-    offset, floor = segment.offset, segment.floor
-    for job in jobs if offset or floor else ():
-        force_setattr(job, "sequence", job.sequence + offset)
+    for job in jobs if floor or (offset and not numbers) else ():
+        if not numbers:
+            force_setattr(job, "sequence", job.sequence + offset)
         if floor:
             force_setattr(job, "attempt", job.attempt + floor)
             force_setattr(job, "attempts_before", job.attempts_before + floor)
