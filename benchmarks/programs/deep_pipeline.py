@@ -163,7 +163,7 @@ class DeepPipeline(Queues):
             start = time.perf_counter()
             done = run_batch(self.spark, url, worker, entrypoint=ENTRYPOINT, max_jobs=rows)
             seconds = time.perf_counter() - start
-            check(done.done == rows, f"of {rows} jobs, {done.done} were done")
+            check(done.succeeded == rows, f"of {rows} jobs, {done.succeeded} were done")
             self.parquet(self.computed(rows))
             start = time.perf_counter()
             table = self.spark.read.parquet(str(self.folder / "table"))

@@ -42,7 +42,7 @@ class Pipeline(Queues):
         start = time.perf_counter()
         done = run_batch(self.spark, url, worker, entrypoint=ENTRYPOINT, max_jobs=count)
         seconds = time.perf_counter() - start
-        check(done.done == count, f"of {count} jobs, {done.done} were done")
+        check(done.succeeded == count, f"of {count} jobs, {done.succeeded} were done")
         return seconds
 
     def contended(self, frame: Any, standing: int, writers: int) -> float:

@@ -10,7 +10,7 @@ import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from pydantic import ValidationError
 
@@ -28,6 +28,39 @@ CALLS_FAIL = (Exception, SystemExit, asyncio.CancelledError)
 
 OutcomeKind = Literal["succeeded", "failed", "dead", "snoozed", "handed_back", "cancelled", "lost"]
 """The outcome of a job that this worker held."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeCounts:
+    """Number of jobs that were claimed, by outcome.
+
+    Attributes:
+        succeeded: finished, and acked.
+        failed: failed, and will be tried again.
+        dead: failed for the last time, or discarded.
+        snoozed: put off by their handler.
+        handed_back: given back unharmed, as they were not done when the worker or the batch ended.
+        cancelled: cancelled while they were in progress.
+        lost: their claim was lost before their outcome was in the queue.
+    """
+
+    succeeded: int = 0
+    failed: int = 0
+    dead: int = 0
+    snoozed: int = 0
+    handed_back: int = 0
+    cancelled: int = 0
+    lost: int = 0
+
+    @property
+    def total(self) -> int:
+        """Number of jobs in all."""
+        return sum(getattr(self, kind) for kind in get_args(OutcomeKind))
+
+    def describe(self, *others: str) -> str:
+        """Return the numbers that are not zero, as text, and those of other fields."""
+        counts = {name: getattr(self, name) for name in (*get_args(OutcomeKind), *others)}
+        return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in counts.items() if count) or "no jobs"
 
 
 class Retry(Exception):

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from jqueue._version import __version__
 from jqueue.domain.durations import to_seconds
@@ -39,7 +39,7 @@ from jqueue.worker.loop_watch import watch_loop
 from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import check_regularly
 from jqueue.worker.queue_health import check_writable, open_queue
-from jqueue.worker.retries import OutcomeKind
+from jqueue.worker.retries import OutcomeCounts
 from jqueue.worker.run_state import RunState, Slots
 from jqueue.worker.signals import handle_signals
 
@@ -53,40 +53,20 @@ HURRIED_SETTLE = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunReport:
+class RunReport(OutcomeCounts):
     """Number of jobs that a worker claimed, by outcome. A job counts each time it was claimed.
 
     Attributes:
-        succeeded: finished, and acked.
-        failed: failed, and will be tried again.
-        dead: failed for the last time, or discarded.
-        snoozed: put off by their handler.
-        handed_back: given back unharmed when the worker stopped.
-        cancelled: cancelled while they were in progress.
-        lost: their claim was lost before their outcome was in the queue.
         stuck: handlers that still went on when the worker ended, although they were told to stop. Their jobs are
             also counted above.
         worn: True if the worker has ended as `max_jobs` or `max_memory` says, and another one is to take its place.
     """
 
-    succeeded: int = 0
-    failed: int = 0
-    dead: int = 0
-    snoozed: int = 0
-    handed_back: int = 0
-    cancelled: int = 0
-    lost: int = 0
     stuck: int = 0
     worn: bool = False
 
-    @property
-    def total(self) -> int:
-        """Number of jobs in all."""
-        return sum(getattr(self, kind) for kind in get_args(OutcomeKind))
-
     def __str__(self) -> str:
-        counts = {name: getattr(self, name) for name in (*get_args(OutcomeKind), "stuck")}
-        return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count) or "no jobs"
+        return self.describe("stuck")
 
 
 class Run:

@@ -99,7 +99,7 @@ def test_rows_of_a_file_become_jobs_and_are_shown_and_run(on_spark, tmp_path):
     assert "3 jobs added to " in shown("spark", "enqueue", "jobs.csv", "queue.json", "--entrypoint", "double")
     assert [b'{"n": 5}', b'{"n":1}', b'{"n":2}', b'{"n":0}'] == [job.payload for job in on_spark.jobs().values()]
     report = values("spark", "run", "program:worker", "queue.json", "--drain", "--py-files", "program.py")
-    assert (4, 3, 1, 1) == tuple(report[name] for name in ("claimed", "done", "dead", "batches"))
+    assert (4, 3, 1, 1) == tuple(report[name] for name in ("claimed", "succeeded", "dead", "batches"))
 
 
 def test_an_error_of_the_data_source_is_one_line(on_spark):

@@ -49,7 +49,7 @@ def test_the_example_prints_every_step_with_correct_figures(folder, tmp_path):
     assert 0 == result.returncode
     assert f"{FILES} files in " in result.stdout
     assert f"still {FILES + 2} jobs" in result.stdout
-    assert re.search(r"^run_batch 11 jobs in \S+ s: 9 done, 2 dead \(1 ended its process\)$", result.stdout, re.M)
+    assert re.search(r"^run_batch 11 jobs in \S+ s: 9 succeeded, 2 dead \(1 ended its process\)$", result.stdout, re.M)
     assert "3 more jobs by a streaming query, in batches of [1, 1, 1]" in result.stdout
     assert "3 index queued" in result.stdout
     assert re.search(r"^archive +\d\d events of the history, ", result.stdout, re.M)

@@ -86,5 +86,9 @@ def main() -> None:
     batch = run_batch(spark, url, worker, partitions=4)
     streamed = stream(spark, url, folder)
     left = spark.read.format("jqueue").load(url).count()
-    print(json.dumps({"read": read, "claimed": batch.claimed, "done": batch.done, "streamed": streamed, "left": left}))
+    print(
+        json.dumps(
+            {"read": read, "claimed": batch.claimed, "done": batch.succeeded, "streamed": streamed, "left": left}
+        )
+    )
     spark.stop()

@@ -74,7 +74,7 @@ def batch(spark):
             os.kill(os.getppid(), signal.SIGKILL)
 
     report = run_batch(spark, PLAN["url"], worker, partitions=3)
-    print(json.dumps([report.claimed, report.done]), flush=True)
+    print(json.dumps([report.claimed, report.succeeded]), flush=True)
 
 
 if __name__ == "__main__":

@@ -82,8 +82,8 @@ def test_each_job_has_its_own_outcome_and_the_queue_is_told_in_few_commits(url, 
     report = run(url, make_worker(), session, claim_timeout=300)
     assert (607, 601, 4, 1, 1, 1) == (
         report.claimed,
-        report.done,
-        report.retried,
+        report.succeeded,
+        report.failed,
         report.dead,
         report.snoozed,
         report.killed,
@@ -121,9 +121,9 @@ def test_only_ready_jobs_of_the_wanted_entrypoints_are_claimed_up_to_the_largest
     worker = make_worker()
     worker.handler("more")(worker.handlers["work"])
     enqueue(url, [*works(1, 2), *works(3, entrypoint="more"), *works(4, entrypoint="other"), *works(5, delay=60)])
-    assert 1 == run(url, worker, entrypoint="more").done
-    assert 1 == run(url, worker, max_jobs=1).done
-    assert 1 == run(url, worker, entrypoint=["more", "work"]).done
+    assert 1 == run(url, worker, entrypoint="more").succeeded
+    assert 1 == run(url, worker, max_jobs=1).succeeded
+    assert 1 == run(url, worker, entrypoint=["more", "work"]).succeeded
     assert {b"4", b"5"} == left_in(url).keys()
     version = version_of(url)
     unused = Session(lambda number: pytest.fail("Spark was asked"))
@@ -165,9 +165,10 @@ def test_finished_jobs_are_acked_and_others_handed_back_uncharged_when_spark_giv
     with pytest.raises(BatchFailedError) as caught:
         run(url, make_worker(), session, partitions=4)
     report = caught.value.report
-    assert report.claimed == report.done + report.handed_back
-    assert report.done == report.claimed // 2
-    assert re.fullmatch(r"Job aborted due to stage failure: long story \(.* done, .* handed back\)", str(caught.value))
+    assert report.claimed == report.succeeded + report.handed_back
+    assert report.succeeded == report.claimed // 2
+    words = r"Job aborted due to stage failure: long story \(.* succeeded, .* handed back\)"
+    assert re.fullmatch(words, str(caught.value))
     assert isinstance(caught.value.cause, RuntimeError)
     left = jobs_of(url)
     assert report.handed_back == len(left)
@@ -196,7 +197,7 @@ def test_a_worker_that_stops_hands_back_what_is_left_of_a_range_as_a_run(url):
 
     fill_segments(url, range(1024))
     report = run(url, worker, max_jobs=1024, partitions=1)
-    assert (1024, 1024) == (report.claimed, report.done + report.handed_back)
+    assert (1024, 1024) == (report.claimed, report.succeeded + report.handed_back)
     assert 700 < report.handed_back
     hot = call(url, lambda queue: queue.read_state(hot=True))
     assert len(hot.jobs) < 50, "they wait in their segment"
@@ -220,7 +221,7 @@ def test_a_lifespan_that_fails_charges_no_job_and_one_that_fails_at_its_end_fail
     with pytest.raises(BatchFailedError, match=r"^the worker failed: ConnectionError: the database is away: caf\?.*$"):
         run(url, worker_that_fails(at_its_end=False))
     assert [(JobStatus.QUEUED, 0)] * 2 == [(job.status, job.failures) for job in jobs_of(url)]
-    assert 2 == run(url, worker_that_fails(at_its_end=True)).done
+    assert 2 == run(url, worker_that_fails(at_its_end=True)).succeeded
 
 
 def test_claims_that_others_have_taken_are_counted_and_change_nothing(url, caplog):
@@ -231,7 +232,7 @@ def test_claims_that_others_have_taken_are_counted_and_change_nothing(url, caplo
         call(url, lambda queue: queue.dequeue("work", batch_size=2))
 
     report = run(url, make_worker(), Session(before), partitions=1)
-    assert (3, 3, 0) == (report.claimed, report.lost, report.done)
+    assert (3, 3, 0) == (report.claimed, report.lost, report.succeeded)
     assert Counter({JobStatus.IN_PROGRESS: 2, JobStatus.QUEUED: 1}) == Counter(job.status for job in jobs_of(url))
     assert "lost before the batch ended" in caplog.text
 
@@ -246,7 +247,7 @@ def test_an_enqueue_on_ack_that_is_refused_fails_its_own_job_and_other_operation
 
     enqueue(url, [*works(0, 1), Enqueue("other", b"", unique_key="taken")])
     report = run(url, worker)
-    assert (1, 1) == (report.done, report.retried)
+    assert (1, 1) == (report.succeeded, report.failed)
     assert "DuplicateJobError" in left_in(url)[b"1"].error
 
 
@@ -282,7 +283,7 @@ def test_claims_are_kept_alive_and_jobs_cancelled_meanwhile_are_stopped_or_not_b
             raise ValueError("it was begun")
 
     report = run(url, worker, partitions=1, claim_timeout=9)
-    assert (302, 298, 4) == (report.claimed, report.done, report.cancelled)
+    assert (302, 298, 4) == (report.claimed, report.succeeded, report.cancelled)
     assert {} == left_in(url)
 
 
@@ -354,14 +355,14 @@ def test_jobs_that_cannot_be_read_are_handed_back_unharmed_and_all_others_are_do
     content = segment.read_bytes()
     session = Session(lambda number: None if number else segment.unlink())
     report = run(url, make_worker(), session, max_jobs=600, partitions=2)
-    assert 600 == report.claimed == report.done + report.handed_back
+    assert 600 == report.claimed == report.succeeded + report.handed_back
     assert report.handed_back >= 256
     [line] = [each for each in caplog.messages if segment.name in each]
     assert "cannot be read" in line
     assert 0 == run(url, make_worker(), max_jobs=600).claimed
     segment.write_bytes(content)
     assert [(JobStatus.QUEUED, 0)] * report.handed_back == [(job.status, job.failures) for job in jobs_of(url)]
-    assert report.handed_back == run(url, make_worker(), max_jobs=600).done
+    assert report.handed_back == run(url, make_worker(), max_jobs=600).succeeded
 
 
 # Wrong calls
@@ -403,4 +404,4 @@ def test_wrong_arguments_are_refused_before_any_claim(url):
     with pytest.raises(ImportError, match=r"jqueue needs PySpark 4\.2 or newer, but this is '4\.1\.4'"):
         run(url, make_worker(), old)
     assert [0] == [job.attempt for job in jobs_of(url)]
-    assert 1 == run(url, make_worker(), Session(cores=None), partitions=1).done
+    assert 1 == run(url, make_worker(), Session(cores=None), partitions=1).succeeded

@@ -89,7 +89,7 @@ def test_a_handler_that_ends_its_process_is_found_and_is_the_only_one_charged(ur
     worker.handler("work")(quick if threads else waiting)
     enqueue(url, works(*[b"good"] * 7, b"bad", *[b"good"] * 7, b"bad", b"good"))
     report = run(url, worker)
-    assert (17, 15, 2, 2) == (report.claimed, report.done, report.retried, report.killed)
+    assert (17, 15, 2, 2) == (report.claimed, report.succeeded, report.failed, report.killed)
     left = left_in(url)
     assert ([b"bad"], 1) == ([*left], left[b"bad"].failures)
     assert left[b"bad"].error.startswith("ProcessDied: the process of the handler")
@@ -152,7 +152,7 @@ def test_jobs_that_a_dead_process_had_begun_are_done_again_alone_and_all_others_
     enqueue(url, works(*range(20)))
     report = run(url, worker)
     times = Counter(map(int, diary.read()))
-    assert (19, 1) == (report.done, report.killed)
+    assert (19, 1) == (report.succeeded, report.killed)
     assert {number: 2 if number in (0, 2, 4) else 1 for number in range(20)} == times
 
 
@@ -173,7 +173,7 @@ def test_a_job_is_not_charged_for_a_process_in_which_another_was_done_before(url
 
     enqueue(url, works(b"bomb", b"other"))
     report = run(url, worker)
-    assert (2, 0) == (report.done, report.killed)
+    assert (2, 0) == (report.succeeded, report.killed)
 
 
 def test_jobs_that_a_worker_has_handed_back_are_neither_done_again_nor_charged_if_its_process_dies_then(url, diary):
@@ -210,7 +210,7 @@ def test_a_handler_that_blocks_the_event_loop_beyond_its_timeout_is_ended_and_al
 
     enqueue(url, [*works(0, 1), Enqueue("slow", b"slow"), *works(3, 4)])
     report = run(url, worker)
-    assert (4, 1) == (report.done, report.retried)
+    assert (4, 1) == (report.succeeded, report.failed)
     [(payload, job)] = left_in(url).items()
     assert (b"slow", 1) == (payload, job.failures)
     assert "and still ran after it was told to stop: its process was ended" in job.error
@@ -230,7 +230,7 @@ def test_a_handler_without_a_timeout_has_that_of_the_batch_and_one_that_stops_in
 
     enqueue(url, [Enqueue("slow", b"slow"), *works(*range(9))])
     report = run(url, worker, timeout=0.2)
-    assert (9, 1) == (report.done, report.retried)
+    assert (9, 1) == (report.succeeded, report.failed)
     assert "timed out after 0.2 s" == left_in(url)[b"slow"].error
     assert 1 == len(set(diary.read()))
 
@@ -257,7 +257,7 @@ def test_what_handlers_leave_running_delays_nothing_and_ends_with_their_process(
     enqueue(url, works(b"good", b"bad"))
     before = processes()
     report = run(url, worker)
-    assert (1, 1) == (report.done, report.killed)
+    assert (1, 1) == (report.succeeded, report.killed)
     assert before == processes()
     until_gone(diary.read())
 
@@ -313,7 +313,7 @@ def test_output_of_handlers_does_not_mix_with_messages_and_results_of_any_kind_a
 
     enqueue(url, works(b"none", b"lock", b"huge", b"large", keep_result=60))
     report = run(url, worker)
-    assert (4, 0) == (report.done, report.dead)
+    assert (4, 0) == (report.succeeded, report.dead)
     assert {None, "é" * 30_000} == {job.result for job in call(url, jobs)}
     assert 2 == len(call(url, jobs)), "a result that cannot be kept is missing"
     assert 4 == capfd.readouterr().out.count("by another process")
@@ -335,7 +335,7 @@ def test_none_is_a_result_that_a_handler_keeps_and_each_job_that_is_done_is_logg
     async def quiet(payload: bytes) -> None: ...
 
     enqueue(url, [*works(b""), Enqueue("quiet", b"")])
-    assert 2 == run(url, worker).done
+    assert 2 == run(url, worker).succeeded
     assert [("work", "completed", None)] == [(job.entrypoint, job.status, job.result) for job in call(url, jobs)]
     assert 2 == capfd.readouterr().err.count(" is done after ")
 
@@ -353,7 +353,7 @@ def test_without_fork_handlers_run_in_the_task(url, diary, monkeypatch):
 
     enqueue(url, works(b"", b""))
     monkeypatch.delattr(os, "fork")  # as on Windows
-    assert 2 == run(url, worker).done
+    assert 2 == run(url, worker).succeeded
     assert [str(os.getpid())] * 2 == diary.read()
 
 
@@ -362,7 +362,7 @@ def test_without_fork_a_batch_leaves_the_settings_of_a_worker_as_they_were(url, 
     enqueue(url, works(b""))
     monkeypatch.delattr(os, "fork")
     monkeypatch.setattr(child, "unpickled", lambda _: worker)  # a task that Spark runs in the same process again
-    assert 1 == run(url, worker, timeout=7).done
+    assert 1 == run(url, worker, timeout=7).succeeded
     assert before == (worker.settings, worker.handlers["work"].options)
 
 
@@ -378,7 +378,7 @@ async def nothing() -> None: ...
 
 def test_a_worker_in_a_module_is_imported_by_its_name_and_must_be_there(url, monkeypatch):
     enqueue(url, works(1))
-    assert 1 == run(url, worker).done
+    assert 1 == run(url, worker).succeeded
     enqueue(url, works(2))
     session: object = Session(lambda number: monkeypatch.delattr(sys.modules[__name__], "worker"))
     with pytest.raises(BatchFailedError, match=f"the module {__name__} has no worker 'worker' on executors"):

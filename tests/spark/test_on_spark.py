@@ -352,7 +352,7 @@ def test_jobs_are_done_on_executors(spark, url):
     fill_segments(url, range(300), "double")
     enqueue(url, [Enqueue("double", b"300", keep_result=3600)])
     report = run_batch(spark, url, make_worker(), partitions=2)
-    assert (301, 299, 2, 1) == (report.claimed, report.done, report.retried, report.killed)
+    assert (301, 299, 2, 1) == (report.claimed, report.succeeded, report.failed, report.killed)
     jobs = jobs_of(url)
     assert [600] == [job.result for job in jobs if job.status == "completed"]
     assert {b"13", b"31"} == {job.payload for job in jobs if job.entrypoint == "double" and job.status == "queued"}
@@ -374,7 +374,7 @@ def test_a_task_that_is_killed_fails_the_batch_in_one_line_and_charges_no_job(sp
         run_batch(spark, url, worker, partitions=4)
     assert "\n" not in str(caught.value)
     report = caught.value.report
-    assert (4, 4) == (report.claimed, report.done + report.handed_back)
+    assert (4, 4) == (report.claimed, report.succeeded + report.handed_back)
     assert report.handed_back == len(left_in(url)) > 0
     assert {("queued", 0)} == {(job.status, job.failures) for job in left_in(url).values()}
 

@@ -135,7 +135,7 @@ def _told(receipt: dict[str, Any], name: str, seconds: float, writer: str, versi
     return f"nothing added: version {version} of {writer} was already written"
 
 
-OUTCOMES = ("done", "retried", "dead", "snoozed", "cancelled")
+OUTCOMES = ("succeeded", "failed", "dead", "snoozed", "cancelled")
 """Counts that show progress. If all jobs of a batch were handed back, the next batch would be the same."""
 
 
@@ -204,7 +204,7 @@ def run(
                 break
     names = [field.name for field in fields(reports[0])]
     total = type(reports[0])(**{name: sum(getattr(report, name) for report in reports) for name in names})
-    values = {**asdict(total), "seconds": round(total.seconds, 3)}
+    values = {"claimed": total.claimed, **asdict(total), "seconds": round(total.seconds, 3)}
     number = max(1, sum(report.claimed > 0 for report in reports))
     batches = f", in {number} batches" if number > 1 else ""
     tell({"queue": name, "batches": number, **values}, f"{total}{batches}", as_json=spark.as_json)

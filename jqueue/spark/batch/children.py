@@ -73,7 +73,7 @@ def _staged(jobs: ClaimedJobs, states: bytes, outcomes: Mapping[str, Outcome]) -
 
     def outcome(place: int) -> Outcome:
         job = jobs.job(place)
-        return outcomes.get(job.id) or Outcome(*job.claim, "done" if states[place] == DONE else "handed_back")
+        return outcomes.get(job.id) or Outcome(*job.claim, "succeeded" if states[place] == DONE else "handed_back")
 
     claim, last = jobs.claim, max(states.rfind(DONE), states.rfind(ENDED)) + 1
     if claim is None:

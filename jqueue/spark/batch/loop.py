@@ -319,7 +319,7 @@ class PartitionLoop(Executions):
             self.refuse(held, error)
             return
         seconds = seconds_of("keep_result", keep_result)
-        self._marks.note(held.place, Outcome(*held.job.claim, "done", result, seconds, added=added))
+        self._marks.note(held.place, Outcome(*held.job.claim, "succeeded", result, seconds, added=added))
 
     def decide(self, held: HeldJob, decision: Decision) -> None:
         """Mark the outcome of a job that is not done."""

@@ -32,6 +32,7 @@ from jqueue.spark.session import require_spark
 from jqueue.spark.staging import Staging, absolute
 from jqueue.sync.background import wait_for
 from jqueue.worker import Worker
+from jqueue.worker.retries import OutcomeCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -52,45 +53,31 @@ DEADLINE = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BatchReport:
-    """Numbers of the jobs that a batch claimed. Each job counts in `claimed`, and once in `done` to `lost`.
+class BatchReport(OutcomeCounts):
+    """Number of jobs that a batch claimed, by outcome.
 
     Attributes:
-        claimed: all jobs of the batch.
-        done: finished, and acked.
-        retried: failed, and to be tried again.
-        dead: failed for the last time, or discarded.
-        snoozed: put off by their handler.
-        cancelled: cancelled while they were claimed, and stopped or not begun.
-        handed_back: given back unharmed, as they were not done.
-        lost: no longer ours when the batch ended: another worker has them, or they were removed.
-        killed: jobs among `retried` and `dead` whose handler ended its process, or did not stop.
+        killed: jobs among `failed` and `dead` whose handler ended its process, or did not stop.
         held_by_others: jobs in progress elsewhere, if none was ready.
         seconds: from the first call of the queue to the last.
     """
 
-    claimed: int = 0
-    done: int = 0
-    retried: int = 0
-    dead: int = 0
-    snoozed: int = 0
-    cancelled: int = 0
-    handed_back: int = 0
-    lost: int = 0
     killed: int = 0
     held_by_others: int = 0
     seconds: float = 0.0
+
+    @property
+    def claimed(self) -> int:
+        """Number of all jobs of the batch."""
+        return self.total
 
     def __str__(self) -> str:
         others = f"; others hold {counted(self.held_by_others, 'job')}" if self.held_by_others else ""
         if not self.claimed:
             return f"no jobs were ready{others}"
-        names = ("done", "retried", "dead", "snoozed", "cancelled", "handed_back", "lost")
-        counts = [f"{getattr(self, name):,} {name.replace('_', ' ')}" for name in names if getattr(self, name)]
         whose = "its" if self.killed == 1 else "their"
         killed = f" ({self.killed:,} ended {whose} process)" if self.killed else ""
-        jobs = counted(self.claimed, "job")
-        return f"{jobs} in {self.seconds:,.1f} s: {', '.join(counts)}{killed}{others}"
+        return f"{counted(self.claimed, 'job')} in {self.seconds:,.1f} s: {self.describe()}{killed}{others}"
 
 
 class BatchFailedError(JQueueError):
@@ -188,7 +175,7 @@ def _run(
         counts, problem = wait_for(lambda: claims.finish(task, names))
     finally:
         wait_for(claims.close)
-    report = BatchReport(claimed=claims.held.number, seconds=clock.monotonic() - began, **counts)
+    report = BatchReport(seconds=clock.monotonic() - began, **counts)
     failure = failure or problem
     if failure is None:
         return report

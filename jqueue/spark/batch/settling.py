@@ -164,7 +164,7 @@ class BatchClaims:
             StorageError: the queue could not be written.
         """
         several = list(several)
-        ranks = {"handed_back": 0, "done": 2}  # the attempt that has done most of its job counts
+        ranks = {"handed_back": 0, "succeeded": 2}  # the attempt that has done most of its job counts
         attempts = [each for staged in several for each in staged.outcomes]
         outcomes = {each.job_id: each for each in sorted(attempts, key=lambda each: ranks.get(each.kind, 1))}
         leases = {staged.lease_id: staged for staged in sorted(several, key=lambda each: (each.all_done, -each.left))}
@@ -200,7 +200,7 @@ class BatchClaims:
     ) -> tuple[Operation, Mapping[str, int]]:
         """Return the operation that ends the claim on a job, with what it counts."""
         outcome = Outcome(*job.claim, "handed_back") if known is None or known.claim != job.claim else known
-        if refused is not None and outcome.kind == "done":
+        if refused is not None and outcome.kind == "succeeded":
             outcome = self._refused(job, refused)
         return end_of_job(job, outcome), {outcome.kind: 1, "killed": int(outcome.killed)}
 
@@ -213,8 +213,10 @@ class BatchClaims:
         """
         if staged is None or staged.left == claim.rows or isinstance(refused, SegmentDamagedError):
             return EndLease(claim, worked_on=0), {"handed_back": claim.rows}
-        counts = Counter(done=staged.done, handed_back=staged.left, killed=sum(each.killed for each in staged.outcomes))
-        counts.update("handed_back" if each.added and refused is not None else each.kind for each in staged.outcomes)
+        counts = Counter(succeeded=staged.done, handed_back=staged.left)
+        for each in staged.outcomes:
+            counts["handed_back" if each.added and refused is not None else each.kind] += 1
+            counts["killed"] += each.killed
         return end_of_lease(claim, staged.outcomes, staged.left, refused), counts
 
     def _refused(self, job: Job, error: JQueueError) -> Outcome:

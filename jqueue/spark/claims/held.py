@@ -195,7 +195,7 @@ class Heartbeats:
 
 def end_of_job(job: Job, outcome: Outcome) -> Operation:
     """Return the operation that ends the claim on a single job. Its process has not ended, or a decision was made."""
-    if outcome.kind != "done":
+    if outcome.kind != "succeeded":
         failure = outcome.failure
         return Nack(job.claim, failure.delay, failure.error, failure.dead, failure.charge, traceback=failure.traceback)
     ack = Ack(job.claim, outcome.result, outcome.keep_result)
@@ -217,7 +217,7 @@ def end_of_lease(
     results: dict[str, tuple[Any, Duration]] = {}
     added: list[Operation] = []
     for each in outcomes:
-        if each.kind != "done":
+        if each.kind != "succeeded":
             failed[each.job_id] = each.failure
         elif each.added and refused is not None:
             failed[each.job_id] = JobFailure(refused, charge=False)

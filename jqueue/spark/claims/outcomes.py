@@ -7,7 +7,7 @@ costs that job alone. `Staged` is the one format in which outcomes wait in an ob
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -19,10 +19,7 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import decode_operation, encode_operation, receiving
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.segments import JobFailure
-from jqueue.worker.retries import Decision
-
-OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed_back"]
-"""The kind of an outcome."""
+from jqueue.worker.retries import Decision, OutcomeKind
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -60,15 +57,16 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def decided(cls, claim: Claim, decision: Decision, *, killed: bool = False) -> Outcome:
         """Return the outcome of a job about which a worker's handler, or its options, have decided."""
-        kind: Any = "retried" if decision.kind == "failed" else decision.kind
         error = None if decision.error is None else cut_error(decision.error)
-        return cls(*claim, kind, delay=decision.delay, error=error, traceback=decision.traceback, killed=killed)
+        return cls(
+            *claim, decision.kind, delay=decision.delay, error=error, traceback=decision.traceback, killed=killed
+        )
 
     @classmethod
     def of_failure(cls, claim: Claim, failure: JobFailure) -> Outcome:
         """Return the outcome of a job that is not done."""
         delay = None if failure.delay is None else to_seconds("delay", failure.delay)
-        kind: OutcomeKind = "dead" if failure.dead else "retried"
+        kind: OutcomeKind = "dead" if failure.dead else "failed"
         if not failure.dead and not failure.charge:
             kind = "handed_back" if delay is None else "snoozed"
         error = None if failure.error is None else cut_error(failure.error)
@@ -120,7 +118,7 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def all_done(self) -> int:
         """Number of all done jobs, also of jobs that enqueue others."""
-        return self.done + sum(outcome.kind == "done" for outcome in self.outcomes)
+        return self.done + sum(outcome.kind == "succeeded" for outcome in self.outcomes)
 
     @property
     def is_final(self) -> bool:

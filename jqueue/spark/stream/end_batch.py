@@ -188,7 +188,7 @@ def _result_of(row: ResultRow, keep_result: Duration | None) -> Outcome:
         raise InvalidJobError(f"the result of job {shown(row.id)}: {error}") from None
     kept = keep_result if row.keep_result is None else row.keep_result
     return Outcome(
-        row.id, 0, "done", result=result, keep_result=None if kept is None else to_seconds("keep_result", kept)
+        row.id, 0, "succeeded", result=result, keep_result=None if kept is None else to_seconds("keep_result", kept)
     )
 
 

@@ -257,7 +257,9 @@ class ClaimsOfQuery:
 
         def end_of(each: Job | Lease, refused: JQueueError | None) -> Operation:
             if isinstance(each, Job):
-                return end_of_job(each, outcomes[each.id][0] if each.id in outcomes else Outcome(*each.claim, "done"))
+                return end_of_job(
+                    each, outcomes[each.id][0] if each.id in outcomes else Outcome(*each.claim, "succeeded")
+                )
             if refused is not None:
                 logger.warning("a lease is handed back, as outcomes of its jobs cannot be noted: %s", refused)
             is_unread = refused is not None or each.segment in staged.unread
