@@ -516,7 +516,7 @@ class Executions(ABC):
     def _finish(self, held: HeldJob, result: Any) -> None:
         """Ack a job that succeeded. It fails if a batch has an error in the place of its result."""
         job, plan = held.job, held.execution.plan
-        error = error_in(result) if plan.takes_batch else None
+        error = error_in(result) if plan.takes_batch and result is not None else None
         if error is not None and not isinstance(error, UnkeptResultError):
             self.fail(held, decisive(error), shows=True)
             return
@@ -525,9 +525,12 @@ class Executions(ABC):
             log_about(job, logging.INFO, " is done after %.3f s", self.loop.time() - held.execution.began)
         if held.context is not None:
             held.companions = tuple(held.context.companions)
-        keep_result = plan.handler.keep_result_of(job)
+        self.succeed(held, plan.handler.keep_result_of(job))
+
+    def succeed(self, held: HeldJob, keep_result: Duration | None) -> None:
+        """Ack a job whose handler has returned, with its result if it is kept."""
         if keep_result is None or not self.queue.capabilities.results:
-            held.operation = Ack(job, withheld=result is not None)
+            held.operation = Ack(held.job, withheld=held.result is not None)
         else:
             self._keep(held, keep_result)
         self.done(held)
@@ -613,9 +616,9 @@ class Executions(ABC):
 
 def _worn_out(job: Job, max_attempts: int | None) -> Decision | None:
     """Return the decision about a job that has no attempts left as it is claimed, and log it. None: it has some."""
-    claims = job.failures + bool(
-        job.errors and job.errors[-1].text == SPARED_ERROR
-    )  # that claim was a try all the same
+    claims = job.failures
+    if job.errors and job.errors[-1].text == SPARED_ERROR:
+        claims += 1  # that claim was a try all the same
     if claims <= 1 or claims <= attempts_of(job, max_attempts):
         return None
     times = counted(claims, "time")

@@ -19,7 +19,7 @@ from typing import Any
 
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.durations import to_seconds
+from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, JobRecord
 from jqueue.domain.limits import Limits, check_result
@@ -245,8 +245,10 @@ class PartitionLoop(Executions):
                 self._marks.due[place] = math.inf  # it cannot block the loop, and may wait for its turn
         for place in slot.places:
             held = self._held(slot, place)
-            if held.job.id in self._lost or held.job.id in self._cancelled:
-                self.decide(held, HAND_BACK if held.job.id in self._lost else CANCELLED)
+            if held.job.id in self._lost:
+                self.decide(held, HAND_BACK)
+            elif held.job.id in self._cancelled:
+                self.decide(held, CANCELLED)
             else:
                 self.hold(held)
         if slot.jobs:
@@ -304,21 +306,25 @@ class PartitionLoop(Executions):
 
     # Outcomes
 
-    def done(self, held: HeldJob) -> None:
-        """Mark a job that is done."""
+    def succeed(self, held: HeldJob, keep_result: Duration | None) -> None:
+        """See `Executions.succeed`. A job that is simply done needs no ack."""
         assert isinstance(held, HeldRow)
-        assert isinstance(held.operation, Ack)
-        result, keep_result = held.operation.result, held.operation.keep_result
         if keep_result is None and not held.companions:
             self._marks.states[held.place] = DONE
-            return
+        else:
+            super().succeed(held, keep_result)
+
+    def done(self, held: HeldJob) -> None:
+        """Mark a job that is done, with what its ack carries."""
+        assert isinstance(held, HeldRow)
+        assert isinstance(held.operation, Ack)
         try:
             added = encoded_enqueues(held.companions)
-            result, _ = check_result(result, Limits())
+            result, _ = check_result(held.operation.result, Limits())
         except InvalidJobError as error:
             self.refuse(held, error)
             return
-        seconds = seconds_of("keep_result", keep_result)
+        seconds = seconds_of("keep_result", held.operation.keep_result)
         self._marks.note(held.place, Outcome(*held.job.claim, "succeeded", result, seconds, added=added))
 
     def decide(self, held: HeldJob, decision: Decision) -> None:
