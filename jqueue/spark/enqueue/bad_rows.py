@@ -13,15 +13,13 @@ from jqueue.domain.durations import LONGEST
 from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.job_options import IN_BULK
 from jqueue.domain.limits import Limits
+from jqueue.spark.enqueue.columns import MICROS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 UNREADABLE = r"^$|[\p{C}\p{Z}&&[^ ]]"
 """A name that is not allowed: an empty one, or one with a character for which `str.isprintable` is false."""
-
-MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The first and the last microsecond of the years 1 to 9999 in UTC, since 1970. Timestamps of Spark go beyond."""
 
 
 def split_bad_rows(jobs: DataFrame, *, payload_bytes: int | None = None) -> tuple[DataFrame, DataFrame]:

@@ -20,6 +20,9 @@ from jqueue.domain.job_options import IN_BULK
 from jqueue.spark.rows import SNAPSHOT_SCHEMA
 from jqueue.spark.tables import url_in
 
+MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first and the last microsecond of the years 1 to 9999 in UTC, since 1970. Timestamps of Spark go beyond."""
+
 TEXTS = (sql.StringType, sql.CharType, sql.VarcharType)
 NESTED = (sql.StructType, sql.MapType, sql.ArrayType)
 TIMES = (sql.DatetimeType, sql.DayTimeIntervalType)

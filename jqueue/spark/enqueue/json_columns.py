@@ -18,8 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The first and the last microsecond of the years 1 to 9999 in UTC, since 1970. Timestamps of Spark go beyond."""
+from jqueue.spark.enqueue.columns import MICROS
 
 DAY = 86_400_000_000
 """Number of microseconds of a day."""
