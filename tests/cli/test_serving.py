@@ -22,6 +22,8 @@ from tests.cli.commands import PATIENCE, SECRET, refused, run
 from tests.telemetry.samples import samples_of
 from tests.unit.test_shared_files import STRANGER, run_as
 
+pytestmark = pytest.mark.wide
+
 TOKEN = "operator-token-000000"
 
 

@@ -95,10 +95,8 @@ while True:
     time.sleep(0.01)
 """
 
-pytestmark = [
-    pytest.mark.skipif(sys.platform == "win32", reason="needs signals"),
-    pytest.mark.xdist_group("worker processes"),
-]
+WINDOWS = pytest.mark.skipif(sys.platform == "win32", reason="needs signals")
+pytestmark = [pytest.mark.wide, pytest.mark.xdist_group("worker processes"), WINDOWS]
 
 
 class Process:

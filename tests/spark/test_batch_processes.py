@@ -30,7 +30,7 @@ from tests.spark.spark_calls import call, enqueue, left_in
 from tests.spark.step_stores import Fault, told
 from tests.spark.test_batch import works
 
-pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork")]
+pytestmark = [pytest.mark.wide, pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")]
 
 
 def run(url, worker, **options):

@@ -195,6 +195,7 @@ async def test_a_late_answer_of_a_slow_store_sets_no_large_segment_aside():
     assert () == (await queue.stats()).warnings
 
 
+@pytest.mark.wide
 @in_virtual_time
 async def test_no_segment_is_set_aside_while_one_read_after_the_other_is_answered_late():
     storage = SlowObjects(store := InMemoryStorage(clock=VirtualClock()))
