@@ -129,6 +129,8 @@ class FaultProxy:
         """
         if self._server is not None:
             self._server.close()
+            for _ in range(3):  # a connection that was accepted just now begins two turns of the loop later
+                await asyncio.sleep(0)
             for task in (tasks := list(self._tasks)):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
