@@ -235,9 +235,7 @@ class Job(JobFacts, BaseModel):
         progress: how far its work was at the last report; None if its last claim brought none.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(
-        frozen=True, extra="allow", hide_input_in_errors=True, defer_build=True
-    )
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
     id: Annotated[str, Field(min_length=1)] = Field(default_factory=_new_id)
     entrypoint: str
@@ -366,7 +364,7 @@ class QueueState(BaseModel):
     The other fields are those of `jqueue.domain.header.Header`.
     """
 
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, hide_input_in_errors=True, defer_build=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     jobs: tuple[Job, ...] = ()
     version: _Count = 0
