@@ -141,6 +141,7 @@ class Worker:
         self._orders, self._settings = orders, orders.settings
         self._journal = journal
         self._dice = random.Random(orders.seed)
+        self._short_share = SHORT_SHARE
         self._numbers = itertools.count(1)
         self._queued = 0
         self._mine: list[str] = []
@@ -208,7 +209,8 @@ class Worker:
         await asyncio.gather(*loops)
 
     async def drain(self, storage: Any) -> None:
-        """Ack everything that can be claimed, until nothing is left."""
+        """Ack everything that can be claimed, until nothing is left. No deadline is short, as no ack is tried again."""
+        self._short_share = 0.0
         async with DirectQueue(self._journal.of(storage), stale_timeout=self._orders.claim_timeout) as queue:
             queue.observe(self._journal.recorder)
             await self._enqueue(queue, [self._new_id()])
@@ -313,7 +315,7 @@ class Worker:
         Raises:
             QueueClosedError: the queue was left.
         """
-        deadline = self._dice.uniform(*SHORT) if self._dice.random() < SHORT_SHARE else self._orders.deadline
+        deadline = self._dice.uniform(*SHORT) if self._dice.random() < self._short_share else self._orders.deadline
         call = Call(self._orders.name, verb, tuple(claims), tuple(job_ids), expected=(JQueueError,))
         begin = work or getattr(queue, verb)
         answer = await self._journal.record(call, begin(*arguments, deadline=min(deadline, longest), **options))
