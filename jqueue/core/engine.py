@@ -25,6 +25,7 @@ from jqueue.core.blob.codec import Blob, ParsedBlob, parse_blob
 from jqueue.core.blob.history import HistoryMover, first_of
 from jqueue.core.blob.lines import ENCODING_ERRORS, encode_json
 from jqueue.core.blob.segments import Segments
+from jqueue.core.observers import Observers
 from jqueue.core.pacing import Pacing
 from jqueue.core.requests import Outcome, Request, is_empty, sleep_while_awaited
 from jqueue.core.staleness import ORPHANS_EVERY, Presence, StaleWatch, orphans
@@ -59,9 +60,10 @@ from jqueue.domain.segments import FOLDER as SEGMENT_FOLDER
 from jqueue.domain.segments import SEGMENTS, STAGED, STAGED_NAMED_WITHIN, object_of
 from jqueue.domain.stats import writers_warning
 from jqueue.domain.transitions import claims_of
-from jqueue.ports.clock import SupportsProcesses
+from jqueue.ports.clock import Clock, Entropy, SupportsProcesses
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import (
+    ObjectStoragePort,
     SupportsReadIfChanged,
     describe,
 )
@@ -194,9 +196,13 @@ class Engine:
 
     def __init__(self, access: Access, before: Engine | None = None) -> None:
         self.access = access
-        self.clock, self.entropy, self.observers = access.clock, access.entropy, access.observers
-        self.storage, self.call_timeout = access.storage, access.call_timeout
-        self.now, self.store_time = access.now, access.store_time
+        self.storage: ObjectStoragePort = access.storage
+        self.clock: Clock = access.clock
+        self.entropy: Entropy = access.entropy
+        self.observers: Observers = access.observers
+        self.call_timeout: float = access.call_timeout
+        self.now: Callable[[], datetime] = access.now
+        self.store_time: Callable[[], datetime | None] = access.store_time
         self.queue_id: str = "" if before is None else before.queue_id
         self.existed: bool = access.options.must_exist if before is None else before.existed
         self.writer_id: str = self.entropy.new_id()[:18]

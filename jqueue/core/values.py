@@ -263,7 +263,8 @@ class ValueObjects:
         self.storage = storage
         self.named_within = NAMED_WITHIN
         self._entropy, self._now, self._store_time = access.entropy, access.now, access.store_time
-        self._observers, self.call_timeout = access.observers, access.call_timeout
+        self._observers = access.observers
+        self.call_timeout: float = access.call_timeout
 
     async def store(
         self, operations: Sequence[Operation], seconds: float

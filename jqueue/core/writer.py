@@ -70,7 +70,7 @@ class Writer(Session):
         if objects is not None:
             look, fence = partial(self.engine.view, None, self.deadline), partial(self.enter, (EmptyCommit(),), None)
             named_in = self.engine.objects_named_in
-            self.collector = Collector(access, objects, look, named_in, partial(fence, convert=list))
+            self.collector: Collector | None = Collector(access, objects, look, named_in, partial(fence, convert=list))
         if before is not None:
             self.volunteer = before.volunteer
             before.abandon()

@@ -259,7 +259,7 @@ class Executions(ABC):
         self._clock, self._entropy = options_of(self.queue).clock, options_of(self.queue).entropy
         self._run_task = asyncio.current_task()
         threads = equipment.threads
-        self.plans = {name: Plan.of(each, threads, seconds) for name, each in self.handlers.items()}
+        self.plans: dict[str, Plan] = {name: Plan.of(each, threads, seconds) for name, each in self.handlers.items()}
 
     # The jobs and their outcomes
 

@@ -136,7 +136,7 @@ class PartitionLoop(Executions):
         """Open everything, do the jobs, and close everything."""
         self._variables, self._ended, reports = copy_context(), self.loop.create_future(), Reports()
         async with connect(self._url, DirectQueue) as queue:
-            self.queue = queue
+            self.queue: JobQueue = queue
             if self.settings.tracing is not None:
                 self.settings.tracing.instrument(queue)
             async with equipment_of(self.settings) as equipment:
