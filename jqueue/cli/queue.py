@@ -360,8 +360,8 @@ EveryEntrypoint = Annotated[bool, typer.Option("--all", help="All entrypoints th
 def pause(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, as_json: AsJSON = False) -> None:
     """Pause an entrypoint, or --all: workers claim none of its jobs until `jqueue resume`.
 
-    Jobs in progress continue, and new jobs can be enqueued. An entrypoint can be paused before it has jobs. --all takes
-    those that have jobs, limits, cron entries or workers by now.
+    Jobs in progress continue, and new jobs can be enqueued. An entrypoint can be paused before it has jobs. --all
+    pauses the entrypoints that now have jobs, limits, cron entries or workers.
     """
     figures = _set_paused(url, entrypoint, every, Pause)
     waiting = counted(

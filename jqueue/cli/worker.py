@@ -137,7 +137,7 @@ class JSONFormatter(logging.Formatter):
 
 
 class JobFormatter(logging.Formatter):
-    """Puts the job of a message before it, if the record names one that the message does not begin with.
+    """Begins a message with its job, if the record names a job and the message does not begin with it.
 
     A record cannot control a terminal, and only its first line can look like a line of the log.
     """
@@ -343,7 +343,7 @@ def run_worker(
         options: the parameters of the command, by name. Those that are neither None nor False and have the name of a
             setting of the worker replace it.
         number: the number of this process, from 1 on. Among several, its name ends with it, and each has a port.
-        usable: called once the worker is there, and its queue is not one that can never be used.
+        usable: called once the worker is loaded and its queue can be used.
 
     Raises:
         RefusedError: the worker cannot be run.

@@ -274,9 +274,9 @@ def _end_of_lines(data: bytes, first: int) -> int:
 
 
 def salvaged(data: bytes) -> tuple[bytes, int] | None:
-    """Return a whole queue made of the header and the lines of one that is cut off, and the number of these lines.
+    """Return a whole queue from the header and the lines of a queue that is cut off, and the number of these lines.
 
-    It is a version on, as it is another than the one that was cut off. None: there is no header that can be read.
+    Its version is one higher, as its content differs. None: the header cannot be read.
     """
     first = data.find(b"\n") + 1
     header = _read_ours(data[:first].rstrip())

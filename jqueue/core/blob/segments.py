@@ -376,7 +376,7 @@ be counted, and a page may show a job, every second."""
 
 
 class SegmentParts:
-    """What was read of a queue's segments lately. All views of the queue share it.
+    """Parts of a queue's segments that were read lately. All views of the queue share them.
 
     Args:
         reader: reads the segments.
@@ -396,7 +396,7 @@ class SegmentParts:
         return parts.get(key)
 
     def keep(self, kind: str, key: Hashable, part: Part) -> Part:
-        """Remember a part, and return it. The one that was needed least lately is forgotten."""
+        """Remember a part, and return it. The part that was used the longest ago is forgotten."""
         parts = self._parts[kind]
         parts[key] = part
         if len(parts) > PARTS_KEPT:
