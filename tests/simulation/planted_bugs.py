@@ -82,7 +82,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "            failures=0,",
             "            failures=0, attempt=0,",
             seeds=100,
-            first=12,
+            first=29,
         ),
         "A job id that is used again starts with attempt 0": Bug(
             "domain/draft.py", 'self._assign("attempt_floor", attempt)', "pass"
@@ -119,10 +119,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "        self.draft.rollback()\n        self.draft.check = None",
             "        self._forget_old_writes()\n        self.draft.rollback()\n        self.draft.check = None",
             also=Bug("core/engine.py", "self.open_writes[:-OPEN_WRITES_KEPT]", "self.open_writes"),
-            first=2,
+            first=45,
         ),
         "Leaving does not wait until the outcome of the last writes is known": Bug(
-            "core/engine.py", "request.claims_jobs for sent in", "False for sent in", seeds=200, first=54
+            "core/engine.py", "request.claims_jobs for sent in", "False for sent in", seeds=200, first=40
         ),
         "A write without an etag overwrites an existing object": Bug(
             "core/engine.py",
@@ -155,7 +155,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", "heapq.heappop(heap.entries)[-1]", "heap.entries.pop()[-1]"
         ),
         "A waiting consumer is always told that a job is due now": Bug(
-            "core/engine.py", "return self.draft.jobs.order.next_due()", "return self.now()", first=9
+            "core/engine.py", "return self.draft.jobs.order.next_due()", "return self.now()", first=2
         ),
         "A call does not end at its deadline": Bug(
             "core/requests.py", '"""End the request, as its deadline has passed."""', "return"
@@ -176,7 +176,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/groups.py", "        record = record.evolve(then=None)", "        pass"
         ),
         "The job that follows a group is never enqueued": Bug(
-            "domain/groups.py", "pending.append(record.then)", "record = record.evolve(then=None)"
+            "domain/groups.py", "pending.append(record.then)", "record = record.evolve(then=None)", first=1
         ),
         "The transitions of a write that did not land are not counted when it is repeated": Bug(
             "domain/draft.py",
@@ -215,11 +215,11 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/rules.py", 'self.by == "program" and before.declared', "False and before.declared"
         ),
         "A worker's start overwrites an operator's cron entry": Bug(
-            "domain/operations/rules.py", 'known.declared is not None and self.by == "program"', "False"
+            "domain/operations/rules.py", 'known.declared is not None and self.by == "program"', "False", first=5
         ),
         "A paused cron entry fires": Bug("domain/rules.py", "if schedule.paused or (", "if (", first=26),
         "A resumed cron entry fires for what it has missed": Bug(
-            "domain/operations/rules.py", "known if self.paused else without_missed(known, now)", "known", first=18
+            "domain/operations/rules.py", "known if self.paused else without_missed(known, now)", "known", first=28
         ),
         "A pause is ignored": Bug("domain/order.py", "if rules.paused:", "if False:"),
         "A job held back by its concurrency key never becomes ready again": Bug(
@@ -384,7 +384,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py",
             "job = draft.held(self.job)\n        for step",
             "job = draft.held(draft.jobs.get(self.job.job_id, self).claim)\n        for step",
-            first=22,
+            first=39,
         ),
         "A retry forgets the steps": Bug(
             "domain/operations/ends.py", "status=QUEUED, **NO_CLAIM", "status=QUEUED, steps=(), **NO_CLAIM"
@@ -399,6 +399,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/dequeue.py",
             "                progress=None,\n",
             "                progress=ready.progress,\n",
+            first=11,
         ),
         "An ack keeps the steps": Bug(
             "domain/operations/ends.py", "steps=(),\n                result=", "result=", first=1
@@ -462,7 +463,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             first=17,
         ),
         "A repeated write removes its segments without a look at the manifest": Bug(
-            "core/bulk.py", "own - named - header.retired.keys()", "own", seeds=100, first=9
+            "core/bulk.py", "own - named - header.retired.keys()", "own", seeds=100, first=29
         ),
         "The rows of each task begin at the first place of the write": Bug(
             "core/bulk.py", "behind=behind)", "behind=0)", first=6
@@ -477,7 +478,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/engine.py", "if self.segments is None else await self.segments.objects_named_in(header)", ""
         ),
         "A segment that has left the manifest may be removed at once": Bug(
-            "domain/segments.py", "if not (before or retired):", "if True:", first=22
+            "domain/segments.py", "if not (before or retired):", "if True:", first=9
         ),
         "A spill names its segment whole, although another writer has spilled some of its jobs": Bug(
             "domain/operations/segments.py", "self.segment, taken, now):", "self.segment, [], now):", first=1
@@ -486,10 +487,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/segments.py", "(here is job or here == job)", "here is not None", first=1
         ),
         "A commit that takes rows forgets the rows behind the first that were taken before": Bug(
-            "domain/segments.py", "joined([*self.taken, *spans])", "joined([*self.taken[:1], *spans])", first=12
+            "domain/segments.py", "joined([*self.taken, *spans])", "joined([*self.taken[:1], *spans])", first=23
         ),
         "An enqueue looks for the holder of its unique key in the blob alone": Bug(
-            "domain/draft.py", "self.rows.find(key, keys=True)", "pass", first=14
+            "domain/draft.py", "self.rows.find(key, keys=True)", "pass", first=13
         ),
         "A lookup of a job by its id does not look into segments": Bug(
             "domain/draft.py", "self.rows.find(job_id)", "pass"
@@ -498,7 +499,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/manifest.py", "head=index.chunks[chunk]", "head=index.chunks[-1]", first=1
         ),
         "A merge names rows that were taken while it wrote its segment": Bug(
-            "domain/operations/segments.py", "else current.taken", "else []", first=11
+            "domain/operations/segments.py", "else current.taken", "else []", first=16
         ),
         "A rollback leaves its rows taken": Bug("domain/segment_rows.py", "rows.discard(row)", "pass", first=1),
         "A writer keeps loaded rows that another writer has taken meanwhile": Bug(
@@ -508,7 +509,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/operator.py",
             "draft.jobs.rows.require(entries.keys() - whole)",
             "pass",
-            first=0,
+            first=30,
         ),
         "A job that expires is forgotten without its attempt": Bug(
             "domain/draft.py",
@@ -551,7 +552,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/leases.py",
             "done, now))",
             "done, now)._replace(rows=((claim.job_id, held.spans),)))",
-            first=16,
+            first=12,
         ),
         "Rows of a lease that was given back are leased with the attempt that they had before": Bug(
             "domain/operations/ends.py", "**NO_LEASE)", "**NO_LEASE, claims=held.claims - 1)", first=2
