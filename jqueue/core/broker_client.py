@@ -166,7 +166,7 @@ class BrokerClient:
     """Takes calls to the broker of the queue, one batch at a time, while there is a broker.
 
     Args:
-        store: knows the broker, or dials the one that has the seat in the queue's header.
+        store: knows the broker, or dials the broker that the queue's header names.
         engine: commits for this process.
         wake: makes the writer look at its calls again.
 
@@ -611,7 +611,7 @@ class BrokerClient:
 
 
 def _left(request: Request, now: float) -> float:
-    """Return the seconds that are left for a call. What this process does for itself has no deadline."""
+    """Return the seconds that are left for a call. The own calls of this process have no deadline."""
     return max(0.0, min(LONGEST, request.until - now))
 
 
@@ -626,7 +626,7 @@ def _looks(operations: Sequence[Operation]) -> bool:
 
 
 def _may_change_nothing(request: Request) -> bool:
-    """Return True for a call that a process without the right to write can make in vain."""
+    """Return True for a call that may change nothing: a process that may only read can make it."""
     return request.claims_jobs or _looks(request.operations)
 
 

@@ -48,7 +48,7 @@ class BrokerConnection:
     """Finds the broker of the queue, and keeps the connection to it.
 
     Args:
-        store: knows the broker, or dials the one that has the seat in the queue's header.
+        store: knows the broker, or dials the broker that the queue's header names.
         engine: knows the header.
 
     Attributes:

@@ -312,7 +312,7 @@ class BrokerServer:
 
 
 def _claims(operation: Operation) -> bool:
-    """Return True if an operation, or one that it holds, hands out claims, or speaks for another client."""
+    """Return True if an operation hands out claims or speaks for another client, or holds an operation that does."""
     looks = isinstance(operation, lookups.TRAVELLING)  # these come last, as operations that claim
     claims = (operation.claims_jobs and not looks) or isinstance(operation, ClientBatch)
     return claims or any(map(_claims, held_by(operation)))

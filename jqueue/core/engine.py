@@ -185,7 +185,7 @@ class Engine:
         draft: the known state of the queue.
         loaded: True once the queue was read.
         queue_id: id of the queue; "" until it is known.
-        existed: True if a missing object is one that is gone.
+        existed: True if the object was there before: if it is missing now, it was removed.
         workers: the workers of this session: they report themselves with its commits.
         unread: True if the last commit has left calls that wait for jobs without a read, which must follow.
         gave_way: True if the last commit has left calls to a broker that has come.

@@ -184,7 +184,7 @@ LONGEST_PAUSE = 2.0
 
 
 class Pacing:
-    """Tells an engine when to read and write: of the writers that contend, the one that committed longest ago is next.
+    """Tells an engine when to read and write: among contending writers, the writer with the oldest commit is next.
 
     The writer of the last version needs one write for the next version. All others need a failed write, a read and a
     write. So a writer that has committed lets each writer that committed since its own previous commit go first. It

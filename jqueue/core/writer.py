@@ -267,7 +267,7 @@ class Writer(Session):
     def _has_read(self, activity: object) -> None:
         """Note that the store's content is known now. Activity or a pause makes the next polls quick.
 
-        A caller that waits again, right after it has waited in vain, goes on at the pace of before.
+        If a caller waits again right after a wait without a job, its polls keep their pace.
 
         Args:
             activity: the activity in the queue before the commit that has read it.

@@ -195,7 +195,7 @@ def _holds(header: Header, at: float) -> dict[str, KeyHold]:
 
 
 def _clients(header: Header, commit: Commit) -> tuple[dict[str, ClientRecord], int]:
-    """Return the table of clients without old records, and the highest version of those that it has dropped."""
+    """Return the table of clients without old records, and the highest version of the dropped records."""
     if not header.clients:
         return header.clients, header.clients_evicted
     clients = dict(header.clients)

@@ -78,7 +78,7 @@ class IndexedJobs(dict[str, JobRecord]):
         rows: the rows of segments. Those that are loaded stand among the jobs.
         order: the orders in which jobs are served, and the limits that hold them back.
         claimed: ids of the jobs in progress.
-        called: ids of those that a broker has claimed for a call of another process, by the call.
+        called: ids of the jobs in progress that a broker claimed for a call of another process, by the call.
         keys_held: id of the job that holds each unique key, by the key.
         dirty: ids of jobs whose line in the blob may be outdated. The code that encodes the lines clears it.
         queued: number of the queued jobs in the table, with loaded rows.

@@ -296,7 +296,7 @@ class SetAside(NamedTuple):
 
 
 class Table(dict[str, Any]):
-    """A large table of the header. The text of its entries is made once: a commit encodes those that are new.
+    """A large table of the header. A commit encodes new entries only: the text of all others is kept.
 
     If an older entry changes or leaves, the whole text is made anew.
     """
@@ -386,7 +386,7 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
         finished_minutes: the minutes in which the jobs of `finished` ended, since 1970, and how many in each.
         holds: unique keys kept after their job's ack.
         finished: the ids of recently acked jobs, and the attempt that acked each, in the order of their ends.
-        cancelled: the ids of the last jobs that left as they were cancelled, for those that wait for their results.
+        cancelled: the ids of the last cancelled jobs, for callers that wait for their results.
         extra: fields that this version does not know, kept for the versions that do.
     """
 

@@ -93,7 +93,7 @@ class LazyHeap:
     def first(self, fits: Callable[[HeapEntry], bool]) -> HeapEntry | None:
         """Return the smallest entry that fits, and change nothing; None if none does.
 
-        Entries behind it are not looked at, except for some of those that are compared with it.
+        Only a few of the entries that are larger than the result are looked at.
         """
         entries, found, places = self.entries, None, [0]
         while places:
@@ -578,7 +578,7 @@ def _has_place(job: JobRecord, entry: HeapEntry) -> bool:
 
 
 def _limited_keys(job: JobRecord) -> Sequence[str]:
-    """Return the keys that limit the number of jobs in progress. A job is parked under the first one that is taken."""
+    """Return the keys that limit the number of jobs in progress. A job is parked under the first full one."""
     key = job.concurrency_key
     if job.errors and may_kill(job):
         return (SUSPECTS,) if key is None else (SUSPECTS, key)
@@ -591,7 +591,7 @@ def _key_in(key: str, holder: str | None) -> str:
 
 
 def _parents_of(job: JobRecord | None) -> tuple[str, ...]:
-    """Return the ids of the parents that a job needs: one that has ended needs none."""
+    """Return the ids of the parents that a job needs. A completed job needs none."""
     return () if job is None or job.status is COMPLETED else job.after
 
 

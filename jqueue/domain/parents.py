@@ -1,8 +1,8 @@
 """Jobs after jobs: what the end of a parent means for the jobs that wait for it, in the commit that ends it.
 
 A job names the parents that are not done in its own line, so it is ready exactly when none is left there. The order
-finds the children of a job. A parent may be the row of a segment: if rows end together, those that jobs wait for are
-looked up in the segment's index.
+finds the children of a job. A parent may be the row of a segment: if rows end together, the rows that other jobs wait
+for are looked up in the segment's index.
 """
 
 from __future__ import annotations

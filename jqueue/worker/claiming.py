@@ -2,7 +2,7 @@
 
 At most one claim is under way. While there is work, a claim is sent at the moment that outcomes free their slots. A
 queue that commits all calls of one moment together then needs one commit for both. A long poll that was begun with few
-free slots is ended and begun anew once twice as many are free. What it has claimed by then is done.
+free slots is ended and begun anew once twice as many are free. The jobs that it has claimed by then are done.
 
 A worker on several queues claims from each by itself. A claim takes its slots before it is sent. A queue that has no
 jobs, or does not answer, keeps no slots: it is waited for by a call that claims nothing.
@@ -34,9 +34,9 @@ from jqueue.worker.run_state import RunState
 logger: Logger = logger_of("jqueue.worker")
 
 LONG_POLL, LONGEST_POLL = 30.0, 900.0
-"""Seconds that a long poll waits: the first one, and the last of many in a row that found nothing. Each begins with a
-look at the store, and shows only in the end that the queue does not answer. So one that is longer than the first is
-begun anew, as the first, when a call to the store fails; and none is on a queue object that does not tell of them."""
+"""Seconds that a long poll waits: the first one, and the last of many in a row that found nothing. A poll begins with a
+look at the store, and shows only in the end that the queue does not answer. So a failed call to the store replaces a
+longer poll by a first one, and a queue object that reports no failed calls has first ones only."""
 
 POLL_INTERVAL = 1.0
 """Seconds between two dequeues of a queue that has no long poll."""
@@ -161,7 +161,7 @@ class Claimer(Observer):
         return min(free if batch is None else max(batch, free // batch * batch), self._state.call_limit)
 
     async def _wait(self, names: Sequence[str], asked: int) -> list[Job] | None:
-        """Claim jobs as soon as there are any. None if the wait was ended in vain, as a new claim could have more.
+        """Claim jobs as soon as there are any. None if the wait was ended: a new claim can have more.
 
         Among several queues, this claims nothing, and returns None once jobs are ready.
         """

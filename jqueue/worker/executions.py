@@ -224,7 +224,7 @@ class Executions(ABC):
         settings, handlers: the same.
         loop: the event loop.
         cancel_grace: seconds that a handler gets to end when it is told to stop.
-        executions: the calls of handlers that have not ended, without those that are stuck.
+        executions: the calls of handlers that have not ended, without stuck calls.
         queue: the queue of the jobs. The subclass sets it.
     """
 

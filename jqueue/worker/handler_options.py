@@ -68,7 +68,7 @@ def _check(options: Any, durations: Sequence[str], kinds: Sequence[tuple[str, An
 
     Args:
         options: the options.
-        durations: the names of those that are durations.
+        durations: the names of the options that are durations.
         kinds: the names of others, with their type and its description.
 
     Raises:
@@ -231,7 +231,7 @@ class WorkerSettings:
         give_up_after: time that a worker goes on when it can do nothing, before `run` raises; 300 seconds by default,
             None: for ever. It can do nothing if its queue is gone, replaced, corrupt or refused, or if handlers that do
             not stop take all slots. A store that does not answer is waited for regardless.
-        max_jobs: number of jobs after which the worker claims no more, finishes those that it has, and ends, so that
+        max_jobs: number of jobs after which the worker claims no more, finishes its claimed jobs, and ends, so that
             another one takes its place: see `RunReport.worn`. None: no limit.
         max_memory: memory in MiB above which the worker ends in this way, once a job has ended. A process of handlers
             that takes more is replaced by itself. None: no limit.

@@ -67,7 +67,7 @@ async def _heartbeat_many(
     """Keep some claims alive, by calls of which each may fail alone.
 
     Returns:
-        What is wrong, by the ids of jobs; and the ids of jobs whose heartbeat failed, with the errors.
+        The problem of each job that has one, by its id; and the ids of jobs whose heartbeat failed, with the errors.
     """
     lots = [claims[start : start + state.call_limit] for start in range(0, len(claims), state.call_limit)]
     calls = [state.queue.heartbeat_many(lot, deadline=deadline) for lot in lots]

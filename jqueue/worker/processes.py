@@ -86,7 +86,7 @@ class Processes:
                 answer = await process.do(handler, jobs, running)
                 break
             except _EndedEarly as error:
-                if not is_used:  # one that was idle may have been killed by anything
+                if not is_used:  # anything may have killed an idle process
                     raise ProcessDied(str(error)) from None
             except BaseException:
                 process.end()
@@ -171,7 +171,7 @@ class _Process:
         _later(LEAVING, self.end)
 
     def end(self) -> None:
-        """Tell the process and all that it has started to end. What is left after some seconds is killed."""
+        """Tell the process and its children to end. Processes left after some seconds are killed."""
         if not self._must_end:
             self._must_end = True
             with contextlib.suppress(OSError):  # it is gone
@@ -193,7 +193,7 @@ class _Process:
         reader.start()
         self._process.join()
         self._signal("SIGKILL", gone=True)
-        reader.join(LAST_REPORTS)  # the process may have ended amid a report, and one that it has left keeps that open
+        reader.join(LAST_REPORTS)  # it may have ended amid a report, and a child of it may keep the pipe open
         code = self._process.exitcode
         early = " before the handler returned" if code == 0 else ""
         self._tell("gone", f"the process of the handler ended with exit code {code}{early}")

@@ -116,7 +116,7 @@ TEXT_ONLY = (PayloadError, StepError, UnkeptResultError, HandlerTimeout)
 
 
 Choice = Duration | Retry | Discard | Snooze | type[Retry] | type[Discard] | None
-"""What becomes of a job that failed: the time until its next try, `Discard`, `Snooze(...)`, or None for the backoff."""
+"""The fate of a failed job: the time until its next try, `Discard`, `Snooze(...)`, or None for the backoff."""
 
 RetryRule = Mapping[type[BaseException], Choice] | Callable[[Any, int], Choice]
 """Choices by class of error, of which the most specific one counts, or a function of the error and of its number of

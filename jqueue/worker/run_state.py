@@ -63,8 +63,8 @@ class Slots:
             slot from its claim until its handler has ended and its outcomes are sent. Below zero while outcomes that
             were sent must be sent again.
         turns: the states of the queues. The first is the next to get slots: it got jobs the longest time ago.
-        drained: the states of queues that had no jobs left when no handler ran any more.
-        worn: why the worker claims no more jobs and ends when those that it has are done; None if it goes on.
+        drained: the states of the queues that were empty when the last handler had ended.
+        worn: why the worker claims no more jobs and ends when its claimed jobs are done; None if it goes on.
         must_end: set when the run must end: it was told to stop, is drained, or has failed.
         failure: the first error by which the run ends; None if there is none.
         died: called with each job whose last attempt has certainly failed here.

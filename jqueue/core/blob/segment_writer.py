@@ -69,7 +69,7 @@ class _Storing(Background):
 
     @property
     def under_way(self) -> bool:
-        """True while it writes a segment, or keeps one that no commit has named."""
+        """True while it writes a segment, or has written a segment that no commit names yet."""
         return self.task is not None or self._stored is not None
 
     @property

@@ -1,4 +1,4 @@
-"""The segments of one engine. Rows are loaded into the draft: those that an operation needs, and the next ones ahead.
+"""The segments of one engine. Rows that an operation needs are loaded into the draft, and the next rows ahead of need.
 
 Each segment is read by a task of its own. A commit waits for it only for a moment. Calls that need its rows wait on,
 and all others are committed. A segment that cannot be read keeps its own rows back until it can be read again.

@@ -176,7 +176,7 @@ class OpenGroup(OnGroup, frozen=True):
 
     @staticmethod
     def _tidy(draft: Draft, now: datetime) -> None:
-        """Forget the groups that ended long ago, and the oldest of those that are too many."""
+        """Forget the groups that ended long ago. If too many are left, forget the oldest."""
         groups = draft.header.groups
         ended = sorted((each.ended_at, name) for name, each in groups.items() if each.ended_at)
         for number, (at, name) in enumerate(reversed(ended), 1):

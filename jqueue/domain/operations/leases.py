@@ -303,7 +303,7 @@ class EndLease(Operation, frozen=True):
             draft.note_floor(floor)
 
     def _alone(self, draft: Draft, lease: str, last: int) -> dict[int, JobRecord]:
-        """Return the named jobs by their rows, without those that were cancelled."""
+        """Return the named jobs by their rows, without cancelled jobs."""
         rows, found, missing = draft.jobs.rows, dict[int, JobRecord](), set[Wanted]()
         its, index = rows.manifest.spans_there(object_of(lease)), rows.manifest.indexes.get(object_of(lease))
         for job_id in self.singles:

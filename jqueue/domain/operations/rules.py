@@ -120,7 +120,7 @@ class SetLimits(_OnEntrypoint, frozen=True):
         per: the window of `rate`, a timedelta or seconds: more than 0, given if `rate` is.
         key_rate: the same for its jobs with the same `concurrency_key`, or if they have none, `fair_key`.
         key_per: the window of `key_rate`.
-        by: "operator" for limits that stay until `Reset`; "program" for those that a program declares at each start.
+        by: "operator" for limits that stay until `Reset`; "program" for limits that a program declares at each start.
     """
 
     running: Positive | None = None
