@@ -11,9 +11,10 @@ from benchmarks.contest import PROGRAMS, Contestant, Row, against, alone, ours
 from benchmarks.environments import REQUIREMENTS, Environment, EnvironmentUnavailableError
 from benchmarks.figures import Ratio, Target
 from benchmarks.page import BEGIN, END, markdown
-from benchmarks.rows import all_rows
+from benchmarks.rows import DEFENDED, all_rows
 from benchmarks.runner import Record, outcome_of, run_program, run_row
 from benchmarks.servers import Access
+from jqueue.core import pacing
 
 ROOT = Path(__file__).parents[2]
 ROWS = all_rows()
@@ -39,6 +40,10 @@ def test_a_row_compares_its_own_contestants_and_each_can_be_run(row):
         assert contestant.program.is_file(), contestant.program
         assert (REQUIREMENTS / f"{contestant.environment}.txt").is_file(), contestant.environment
         json.dumps(dict(contestant.arguments))
+
+
+def test_the_measured_constants_of_the_pacing_are_there():
+    assert [] == [name for name, _ in DEFENDED if not hasattr(pacing, name)]
 
 
 def test_the_page_shows_the_figures_of_the_stored_run():
