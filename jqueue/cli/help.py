@@ -8,20 +8,16 @@ from __future__ import annotations
 import gc
 import os
 import re
-from collections.abc import MutableMapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from keyword import iskeyword
 from pkgutil import get_data
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
-
-WIDEST = 120
-"""Largest number of columns of a help text. Longer lines are hard to read."""
+from typer.core import TyperCommand
 
 PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 """The environment variable by which pydantic leaves out plugins."""
@@ -89,30 +85,7 @@ def _is_left_out(argument: Any, arguments: list[Any], words: list[str]) -> bool:
     return len(words) <= len(others) and not is_url and not is_file
 
 
-class CommandGroup(TyperGroup):
-    """A group of commands with plain help. A command is imported when it is called.
-
-    Attributes:
-        package: name of the package with the commands.
-        modules: names of the commands in each module of the package. A command is a function, or a group, of the same
-            name. The first paragraph of its docstring is its summary in the help of the group.
-    """
-
-    package: ClassVar[str]
-    modules: ClassVar[dict[str, str]]
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        places = {name: f"{self.package}.{module}" for module, names in self.modules.items() for name in names.split()}
-        self.commands: MutableMapping[str, Any] = {name: _Listed(name, place) for name, place in places.items()}
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As in typer; the command is imported."""
-        name, listed, rest = super().resolve_command(ctx, args)
-        return name, listed.imported() if isinstance(listed, _Listed) else listed, rest
-
-
-class _Listed(TyperCommand):
+class ListedCommand(TyperCommand):
     """A command in a list. It is not imported: its summary is read from the source of its module.
 
     Args:
@@ -131,11 +104,9 @@ class _Listed(TyperCommand):
     def imported(self) -> Any:
         """Return the command."""
         name = f"{self.name}_" if iskeyword(str(self.name)) else str(self.name)
-        command = getattr(_imported(self.module), name)
-        if not isinstance(command, typer.Typer):
-            function, command = command, typer.Typer(add_completion=False, rich_markup_mode=None)
-            command.command(cls=Command)(function)
-        return typer.main.get_command(command)
+        alone = typer.Typer(add_completion=False, rich_markup_mode=None)
+        alone.command(cls=Command)(getattr(_imported(self.module), name))
+        return typer.main.get_command(alone)
 
 
 _SUMMARY = re.compile(
@@ -149,9 +120,8 @@ def _summaries(module: str) -> dict[str, str]:
     """Return the first paragraph of the docstring of each function of a module, by its name. None without sources."""
     package, _, name = module.rpartition(".")
     source = b""
-    for path in (f"{name}.py", f"{name}/__init__.py"):
-        with suppress(OSError):
-            source += get_data(package, path) or b""
+    with suppress(OSError):
+        source = get_data(package, f"{name}.py") or b""
     return {name: " ".join(text.split()) for name, text in _SUMMARY.findall(source.decode())}
 
 
@@ -172,22 +142,3 @@ def _imported(name: str) -> ModuleType:
         os.environ.pop(PLUGINS)
         if before is not None:
             os.environ[PLUGINS] = before
-
-
-def group(kind: type[CommandGroup], *, add_completion: bool = False, **options: Any) -> typer.Typer:
-    """Return a group of commands.
-
-    Args:
-        kind: the class of the group.
-        add_completion: True to give it typer's options that install the completion for a shell.
-        options: other options of `typer.Typer`.
-    """
-    return typer.Typer(
-        cls=kind,
-        no_args_is_help=True,
-        add_completion=add_completion,
-        pretty_exceptions_enable=False,
-        rich_markup_mode=None,
-        context_settings={"max_content_width": WIDEST},
-        **options,
-    )

@@ -40,11 +40,6 @@ class Counted:
             total = None if of is None else max(done, of)
             self._bar.update(self._task, completed=done, total=total, description=doing)
 
-    @property
-    def is_shown(self) -> bool:
-        """True if a terminal shows it."""
-        return self._bar is not None
-
     @contextmanager
     def away(self) -> Iterator[None]:
         """Clear the line while something else is written to the terminal."""

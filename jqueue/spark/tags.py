@@ -27,7 +27,7 @@ def tagged(spark: SparkSession, name: str, description: str) -> Iterator[None]:
     tag = f"jqueue-{name}"
     spark.addTag(tag)
     try:
-        with described(spark, description):
+        with _described(spark, description):
             yield
     except BaseException:
         with suppress(Exception):
@@ -39,7 +39,7 @@ def tagged(spark: SparkSession, name: str, description: str) -> Iterator[None]:
 
 
 @contextmanager
-def described(spark: SparkSession, description: str) -> Iterator[None]:
+def _described(spark: SparkSession, description: str) -> Iterator[None]:
     """Have the Spark jobs of a block a description, unless the program has given them one. Spark Connect has none."""
     context: Any = None
     with suppress(Exception):  # of Spark Connect
