@@ -112,7 +112,7 @@ class OnAServer:
     """A new object for each test, on the server that `on` names, and a client for each handle."""
 
     server: str
-    increments = 2  # by each of the twenty writers; a longer race is marked `full`
+    writers, increments = 8, 2  # a longer race is marked `full`
 
     @pytest.fixture
     def make_storage(self, request):

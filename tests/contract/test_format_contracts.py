@@ -11,7 +11,7 @@ from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.queue_contract import QueueContract
-from tests.contract.queue.wrong_calls import RefusalsContract
+from tests.contract.queue.wrong_calls import MissingContract, RefusalsContract
 
 
 class OnAFormat:
@@ -32,13 +32,13 @@ class TestDirqSimple(OnAFormat, RefusalsContract, QueueContract):
     make_store = partial(DirqStore, layout=Simple())
 
 
-class TestDirqElements(OnAFormat, RefusalsContract, QueueContract):
+class TestDirqElements(OnAFormat, MissingContract, QueueContract):
     make_store = partial(DirqStore, layout=Elements())
 
 
-class TestVsqs(OnAFormat, RefusalsContract, QueueContract):
+class TestVsqs(OnAFormat, MissingContract, QueueContract):
     make_store = VsqsFolder
 
 
-class TestTextQueue(OnAFormat, RefusalsContract, QueueContract):
+class TestTextQueue(OnAFormat, MissingContract, QueueContract):
     make_store = TextQueueFile

@@ -70,6 +70,7 @@ class QueueOnAServer(OnAServer, QueueContract):
 
 
 @on("seaweedfs")
+@pytest.mark.wide
 class TestBrokerQueueOnSeaweedFS(QueueOnAServer):
     kind = BrokerQueue
 

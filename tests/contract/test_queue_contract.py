@@ -1,5 +1,7 @@
 """Both queues keep the queue contract on every storage that needs no server; a plain queue refuses what it lacks."""
 
+import pytest
+
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
@@ -32,15 +34,15 @@ class TestBrokerQueueInMemory(InVirtualTime):
 
 
 @without_waiting
-class ThroughAnotherProcess(ThroughABroker, WholeQueueContract):
+@pytest.mark.wide
+class TestBrokerQueueThroughABroker(ThroughABroker, WholeQueueContract):
     """The whole contract, with a broker that commits for all queue objects of a test."""
 
-
-class TestBrokerQueueThroughABroker(ThroughAnotherProcess):
     kind = BrokerQueue
 
 
-class TestDirectQueueThroughABroker(ThroughAnotherProcess):
+@without_waiting
+class TestDirectQueueThroughABroker(ThroughABroker, QueueContract):
     kind = DirectQueue
 
 

@@ -42,7 +42,7 @@ def _emptied(verb):
                 for job in (await BrokerQueue.read_state(self, hot=True)).jobs
             ):
                 await self.pause("nothing")
-                await asyncio.sleep(0.001)  # of virtual time, for the writer
+                await asyncio.sleep(0.05)  # of virtual time, for the writer
                 await self.resume("nothing")  # names the segment
         return await getattr(super(EmptiedBroker, self), verb)(*arguments, **options)
 

@@ -21,6 +21,8 @@ class TestInMemoryStorage(StorageContract):
 
 
 class TestLocalFileSystemStorage(StorageContract):
+    increments = 4
+
     @pytest.fixture
     def make_storage(self, tmp_path):
         return lambda: LocalFileSystemStorage(tmp_path / "folder" / "queue.json", lock_timeout=60)

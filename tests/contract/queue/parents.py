@@ -103,8 +103,13 @@ class ParentsContract(LeasesContract):
             assert child.run_at is not None
             assert await self.time(queue) >= child.run_at, "its delay holds beside its parents"
 
-    @pytest.mark.parametrize("on_dead", [None, "cancel", "run"])
-    @pytest.mark.parametrize("end", ENDS)
+    @pytest.mark.parametrize(
+        ("end", "on_dead"),
+        [
+            *((end, None) for end in ENDS),
+            *((end, on_dead) for end in ("dead", "expired") for on_dead in ("cancel", "run")),
+        ],
+    )
     async def test_a_parent_that_is_not_done_decides_as_on_dead_says(
         self, make_queue: QueueFactory, end: str, on_dead: Any
     ) -> None:

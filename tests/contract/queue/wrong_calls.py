@@ -173,7 +173,24 @@ USES: dict[str, list[Use]] = {
 """Calls that need each capability. Fencing is not listed: no call asks for it, so there is none to refuse."""
 
 
-class RefusalsContract(QueueContractBase):
+class MissingContract(QueueContractBase):
+    """A call that needs a capability which the queue lacks is refused."""
+
+    async def test_a_capability_that_is_missing_is_refused_by_name(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue) as [queue]:
+            missing = [name for name in queue.capabilities.missing if name in USES]
+            if not missing:
+                pytest.skip("this queue has every capability")
+            job = await self.one_job(queue)
+            before = await self.fingerprint(queue)
+            for name in missing:
+                for use in USES[name]:
+                    with pytest.raises(InvalidJobError, match=name):
+                        await use(queue, job)
+            assert before == await self.fingerprint(queue)
+
+
+class RefusalsContract(MissingContract):
     """A refused call gives a reason, and leaves every byte of the queue unchanged."""
 
     async def refuse(self, queue: JobQueue, calls: Iterable[tuple[str, Callable[[], Awaitable[object]]]]) -> str:
@@ -283,19 +300,6 @@ class RefusalsContract(QueueContractBase):
             assert (await queue.configure(blob_bytes=None)).blob_bytes is None
             with pytest.raises(QueueFullError, match="of the 18000 bytes"):
                 await other.enqueue("work", b"")
-
-    async def test_a_capability_that_is_missing_is_refused_by_name(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue) as [queue]:
-            missing = [name for name in queue.capabilities.missing if name in USES]
-            if not missing:
-                pytest.skip("this queue has every capability")
-            job = await self.one_job(queue)
-            before = await self.fingerprint(queue)
-            for name in missing:
-                for use in USES[name]:
-                    with pytest.raises(InvalidJobError, match=name):
-                        await use(queue, job)
-            assert before == await self.fingerprint(queue)
 
 
 BAD_ENTRIES: dict[str, list[Any]] = {
