@@ -142,6 +142,11 @@ class AlwaysUnchanged(Honest):
         return None
 
 
+class ListsNothing(Honest):
+    async def list_beside(self, prefix):
+        return []
+
+
 class LivesInThePast(Honest):
     def store_time(self):
         return self.clock.now() - timedelta(minutes=10)
@@ -210,44 +215,3 @@ class DoesAtCall(Honest):
         await super().arrive(doing)
         if number == self.number:
             self.happen()
-
-
-class LandsLate(Honest):
-    """A write fails and lands all the same, half a second later. All reads and writes after it are refused."""
-
-    def __init__(self):
-        super().__init__()
-        self.expired = []
-
-    async def write(self, content, if_match=None):
-        self.refuse()
-        if self.writes[0] < 3:
-            return await super().write(content, if_match)
-        self.expired.append(True)
-        asyncio.get_running_loop().call_later(0.5, self.land, content)
-        raise StorageError("the connection was reset")
-
-    async def read(self):
-        self.refuse()
-        return await super().read()
-
-    def refuse(self):
-        if self.expired:
-            raise StorageFatalError("the credentials have expired")
-
-
-class CannotBeCancelled(DoesAtCall):
-    """A write takes three seconds, and lands even if its caller is cancelled, as in a thread."""
-
-    async def write(self, content, if_match=None):
-        await self.arrive("write")
-        self.check(if_match)
-        answered = asyncio.get_running_loop().create_future()
-
-        def land():
-            etag = self.land(content)
-            if not answered.done():
-                answered.set_result(etag)
-
-        asyncio.get_running_loop().call_later(3.0, land)
-        return await answered

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jqueue.core.blob.segment_object import SegmentCheck, decode_chunk
+from jqueue.core.blob.segment_object import decode_chunk
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX
@@ -19,6 +19,7 @@ from jqueue.domain.operations.base import Preparation, claim_of
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.spark.enqueue import encoding, json_columns
 from jqueue.spark.enqueue.columns import Columns
+from tests.segment_check import SegmentCheck
 
 NOW, DAY, NAN = datetime(2030, 1, 1, tzinfo=UTC), timedelta(days=1), float("nan")
 BASE = "00000000-1b7c-4e52-a8f3-90b6d2e7f415"
