@@ -16,7 +16,7 @@ does not exist at first. Each queue object of a test gets a handle of its own, a
 A queue that is not made from a storage has a fixture `make_queue` instead: a function, plain or async, that makes one
 more queue object on the queue of this test. Tests pass it options by name (`limits`, `clock`), and it may ignore an
 option that it does not support. A queue declares in its `capabilities` what it cannot do. Tests that need a missing
-capability are skipped, and another test checks that the queue refuses such calls.
+capability are skipped.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import json
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -42,7 +42,6 @@ from jqueue.domain.errors import (
     GroupEndedError,
     InvalidBlobError,
     InvalidJobError,
-    JobCancelledError,
     JobNotFoundError,
     StorageError,
 )
@@ -51,10 +50,9 @@ from jqueue.domain.history import EVENTS_PER_OBJECT
 from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.ends import Ack, Heartbeat, Nack, RecordStep
+from jqueue.domain.operations.ends import Ack, Heartbeat, Nack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Cancel
-from jqueue.domain.operations.rules import PauseSchedule, Reset, SetLimits, SetSchedule
 from jqueue.ports.queue import JobQueue, SupportsHistory
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 from jqueue.runtime.system import SystemClock
@@ -99,20 +97,6 @@ by_every_reference: pytest.MarkDecorator = pytest.mark.parametrize("refer", REFE
 by_every_verb: pytest.MarkDecorator = pytest.mark.parametrize("verb", VERBS)
 
 
-HOURLY = "0 * * * *"
-
-
-SCHEDULED_FOR = "jqueue-scheduled-for"
-
-
-NOON = datetime(2031, 5, 6, 12, 0, tzinfo=UTC)
-
-
-def occurrence(job: Job) -> datetime:
-    """Return the time for which a cron entry enqueued a job."""
-    return datetime.fromisoformat(job.headers[SCHEDULED_FOR])
-
-
 HISTORY_NEEDS = ("history", "transactions", "errors")
 
 
@@ -142,18 +126,6 @@ def in_a_line(text: bytes, other: bytes) -> Change:
 def in_another_layout(text: bytes, other: bytes) -> Change:
     """Return a change by an editor that rewrites the whole layout."""
     return lambda content: json.dumps(json.loads(_replaced(content, text, other)), indent=4).encode()
-
-
-class SetClock(SystemClock):
-    """A clock that shows the time it was set to."""
-
-    def __init__(self, time: datetime) -> None:
-        super().__init__()
-        self.time = time
-
-    def now(self) -> datetime:
-        """Return the time that was set."""
-        return self.time
 
 
 SPOKEN = ("secret-of-this", base64.b64encode(PAYLOAD).decode()[4:24], PAYLOAD.hex()[8:32])
@@ -297,21 +269,6 @@ class QueueContractBase:
     async def several(self, queue: JobQueue, count: int, entrypoint: str = "work") -> list[str]:
         """Enqueue `count` jobs, and return their ids."""
         return [(await queue.enqueue(entrypoint, b"%d" % number)).id for number in range(count)]
-
-    async def keyed(self, queue: JobQueue, entrypoint: str = "work", limit: int | None = None, **options: Any) -> str:
-        """Enqueue a job with the key, and return its id."""
-        options = {"concurrency_key": "the-key", "concurrency_limit": limit, **options}
-        return (await queue.enqueue(entrypoint, b"payload", **options)).id
-
-    @asynccontextmanager
-    async def clocked(self, make_queue: QueueFactory, count: int = 1) -> AsyncIterator[tuple[SetClock, list[JobQueue]]]:
-        """Open queue objects on one settable clock. Skip the test if their time comes from elsewhere."""
-        clock = SetClock(NOON - timedelta(minutes=30))
-        async with self.queues(make_queue, count, ["schedules"], clock=clock) as queues:
-            if await self.time(queues[0]) != clock.time:
-                pytest.skip("the time of this queue comes from its store")
-            assert len(await queues[0].dequeue("clock")) == 1
-            yield clock, queues
 
     async def until_moved(self, queue: JobQueue, count: int) -> None:
         """Wait until there are this many objects of the history."""
@@ -520,31 +477,6 @@ class QueueContract(QueueContractBase):
             assert [dead[1].id, dead[3].id] == ids(await queue.dequeue(batch_size=9))
             assert await queue.redrive() == 0
 
-    async def test_a_dead_job_is_redriven_with_another_payload(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["dead_letters", "reschedule"]) as [queue]:
-            dead = await self.dead_job(queue, "a")
-            with pytest.raises(InvalidJobError, match="give its job_id"):
-                await queue.redrive(payload=b"new")
-            with pytest.raises(InvalidJobError):
-                await queue.redrive(dead.id, payload=bytes(1 << 26))
-            assert await queue.redrive(dead.id, payload=b"new") == 1
-            [job] = await queue.dequeue()
-            assert (job.id, job.payload, job.encoding, job.failures) == (dead.id, b"new", dead.encoding, 1)
-
-    async def test_redriven_jobs_become_ready_one_after_the_other(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["dead_letters", "delay", "reschedule"]) as [queue]:
-            dead = [await self.dead_job(queue, name) for name in ("a", "b")]
-            assert await queue.redrive(delay=HOUR, every=60) == 2
-            first, second = [await self.held(queue, job) for job in dead]
-            assert first.run_at is not None
-            assert second.run_at is not None
-            assert second.run_at - first.run_at == timedelta(seconds=60)
-            assert await queue.dequeue() == []
-            ready = await queue.reschedule(first.id, delay=0)
-            assert ready.queued_at is not None
-            assert ready.queued_at >= first.created_at
-            assert ids(await queue.dequeue(batch_size=9)) == [first.id]
-
     async def test_purge_removes_dead_jobs_and_no_others(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
             for name in ("a", "b", "a"):
@@ -711,151 +643,6 @@ class QueueContract(QueueContractBase):
             rules = (await second.read_state()).entrypoints
             assert (rules["work"].max_running, rules["rated"].rate, rules["paused"].paused) == (1, 1, True)
 
-    async def test_limits_of_an_operator_stay_when_a_program_declares_its_own(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["limits"]) as [operator, program]:
-            declared = SetLimits("work", running=2, by="program")
-            await program.apply(declared)
-            await operator.apply(SetLimits("work", running=1, by="operator"))
-            [rules] = await program.apply(declared)
-            assert (rules.max_running, rules.declared.max_running) == (1, 2)
-            await self.several(program, 3)
-            assert len(await program.dequeue("work", batch_size=3)) == 1
-            assert await operator.apply(Reset("work"), Reset("work")) == [True, False]
-            assert len(await program.dequeue("work", batch_size=3)) == 1, "the program's limit must hold again"
-
-    async def test_jobs_of_fair_keys_are_served_in_turn(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["limits"]) as [queue, other]:
-            for _ in range(5):
-                await queue.enqueue("work", b"a", fair_key="a")
-            [first] = await other.dequeue("work")
-            for key in "bcbb":
-                await other.enqueue("work", key.encode(), fair_key=key)
-            for _ in range(2):
-                await other.enqueue("work", b"-")
-            await queue.nack(first)  # it goes behind those of its key
-            turns: dict[int, str] = {}
-            while jobs := await queue.dequeue("work"):
-                turns[jobs[0].sequence] = turns.get(jobs[0].sequence, "") + jobs[0].payload.decode()
-                await queue.ack(jobs[0])
-            turns = {place - first.sequence: "".join(sorted(keys)) for place, keys in turns.items()}
-            assert turns == {1: "-abc", 2: "-ab", 3: "ab", 4: "a", 5: "a"}
-            assert not (await other.read_state()).fair, "nothing waits for a turn"
-
-    async def test_a_key_with_a_weight_gets_a_turn_in_some_of_the_rounds(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["limits"]) as [queue, other]:
-            for number in range(4):
-                await queue.enqueue("work", b"%d" % number, fair_key="b", fair_weight=0.25)
-            for _ in range(16):
-                heavy = await other.enqueue("work", b"a", fair_key="a", fair_weight=1)
-            assert heavy.fair_weight is None, "the usual weight is not kept"
-            rounds = [[job for _ in range(5) for job in await queue.dequeue("work")] for _ in range(4)]
-            light = [[job for job in claimed if job.fair_key == "b"] for claimed in rounds]
-            assert [[job.payload for job in jobs] for jobs in light] == [[b"0"], [b"1"], [b"2"], [b"3"]]
-            await other.enqueue("work", b"4", fair_key="b", fair_weight=0.25)
-            await queue.nack(light[0][0])
-            [first], [last] = await queue.dequeue("work"), await queue.dequeue("work")
-            assert (first.payload, last.payload, last.sequence - first.sequence) == (b"4", b"0", 4)
-
-    async def test_a_key_is_exact_for_queue_objects_that_claim_at_once(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["limits"]) as queues:
-            enqueued = [await self.keyed(queues[0], "ab"[number % 2], limit=2) for number in range(8)]
-            done: list[str] = []
-            while len(done) < len(enqueued):
-                calls = [queue.dequeue(sought, batch_size=2) for queue in queues for sought in ("a", "b", None)]
-                claimed = [job for jobs in await asyncio.gather(*calls) for job in jobs]
-                assert len(claimed) == min(2, len(enqueued) - len(done)), (
-                    "the number of claimed jobs is not what the limit allows"
-                )
-                done += ids(claimed)
-                await asyncio.gather(*(queue.ack(job) for job, queue in zip(claimed, queues, strict=False)))
-            assert sorted(done) == sorted(enqueued)
-
-    async def test_a_rate_of_each_key_is_exact_and_holds_up_no_other_job(self, make_queue: QueueFactory) -> None:
-        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
-            await queue.limit("work", key_rate=2, key_per=60)
-            for _ in range(4):
-                await queue.enqueue("work", b"a", concurrency_key="a", concurrency_limit=9, fair_key="b")
-                await queue.enqueue("work", b"b", fair_key="b")
-            await queue.enqueue("work", b"-")
-            for begun, keys in ((0, "-aabb"), (30, ""), (61, "aabb"), (120, "")):
-                clock.time = NOON + timedelta(seconds=begun)
-                claims = await asyncio.gather(*(each.dequeue("work", batch_size=9) for each in (queue, other)))
-                claimed = [job for jobs in claims for job in jobs]
-                assert "".join(sorted(job.payload.decode() for job in claimed)) == keys, begun
-                for job in claimed:
-                    await other.ack(job)
-            await queue.enqueue("work", b"a", concurrency_key="a")
-            await queue.limit("work")
-            assert await other.dequeue("work") != []
-
-    async def test_queues_that_dequeue_at_once_fire_an_entry_once(self, make_queue: QueueFactory) -> None:
-        async with self.clocked(make_queue, 3) as (clock, queues):
-            await queues[0].schedule("one", HOURLY, "work")
-            await queues[1].schedule("two", "*/15 * * * *", "work")
-            for hour in range(4):
-                clock.time = NOON + timedelta(hours=hour, seconds=hour)
-                answers = await asyncio.gather(*(queue.dequeue("work", batch_size=9) for queue in queues * 2))
-                jobs = [job for answer in answers for job in answer]
-                assert len(jobs) == 2
-                assert {occurrence(job) for job in jobs} == {NOON + timedelta(hours=hour)}
-                assert sorted(job.id.split(":")[1] for job in jobs) == ["one", "two"]
-
-    async def test_a_paused_entry_passes_its_times_and_an_operators_one_stays(self, make_queue: QueueFactory) -> None:
-        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
-            declared = SetSchedule("one", HOURLY, "work", by="program")
-            await queue.apply(declared, PauseSchedule("one"))
-            await other.apply(SetSchedule("one", HOURLY, "work", b"new", by="operator"))
-            for hour, fired in enumerate((False, False, True)):
-                clock.time = NOON + timedelta(hours=hour, seconds=9)
-                assert len(await queue.dequeue("work")) == fired
-                if hour == 1:
-                    [entry] = await other.apply(PauseSchedule("one", paused=False))
-                    assert entry.next_at == NOON + timedelta(hours=2)
-                    assert await queue.dequeue("work") == [], "a missed time was made up for"
-            [entry] = await queue.apply(declared)
-            assert (entry.payload, entry.paused) == (b"new", False)
-            await other.apply(Reset(schedule="one"))
-            assert [each.payload for each in await queue.schedules()] == [b""]
-
-    async def test_a_job_fired_is_as_the_entry_says(self, make_queue: QueueFactory) -> None:
-        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
-            options: dict[str, Any] = {}
-            values: dict[str, dict[str, Any]] = {
-                "priority": {"priority": -3},
-                "dead_letters": {"max_attempts": 5},
-                "headers": {"headers": {"name": "text"}},
-                "unique_keys": {"unique_key": "the-key"},
-                "results": {"keep_result": 60.0},
-                "limits": {"concurrency_key": "another", "concurrency_limit": 4, "fair_key": "one", "fair_weight": 0.5},
-            }
-            for name in values.keys() - set(queue.capabilities.missing):
-                options |= values[name]
-            await queue.schedule("the-name", HOURLY, "work", b"payload", **options)
-            clock.time = NOON + timedelta(seconds=3)
-            [job] = await other.dequeue("work", batch_size=9)
-            assert (job.id, job.payload, job.created_at) == (
-                f"cron:the-name:{NOON.isoformat()}",
-                b"payload",
-                clock.time,
-            )
-            headers = {**options.pop("headers", {}), SCHEDULED_FOR: NOON.isoformat()}
-            assert (headers, options) == (dict(job.headers), {name: getattr(job, name) for name in options})
-
-    async def test_a_job_with_its_result_stays_without_its_payload(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["results"]) as [queue, other]:
-            job = await self.one_job(queue, keep_result=HOUR)
-            before = (await queue.read_state()).version
-            await queue.ack(job, result="done")
-            state = await other.read_state()
-            assert state.version == before + 1, "the ack and its result must be one commit"
-            kept = await self.held(other, job)
-            assert (kept.status, kept.result, kept.payload) == (JobStatus.COMPLETED, "done", b"")
-            assert (kept.heartbeat_at, kept.claim_timeout, kept.keep_result) == (None, None, 3600.0)
-            assert kept.finished_at is not None
-            assert await queue.dequeue(batch_size=9) == [], "a finished job was served again"
-            stats = await other.stats()
-            assert (stats.ready, stats.in_progress, stats.dead) == (0, 0, 0)
-
     async def test_whoever_waits_gets_the_result_when_it_is_there(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["results"]) as [queue, other]:
             job = await queue.enqueue("work", b"payload", keep_result=HOUR)
@@ -900,24 +687,6 @@ class QueueContract(QueueContractBase):
             with pytest.raises(GroupEndedError, match="not known"):
                 await queue.enqueue("work", group="never opened")
 
-    async def test_a_member_adds_members_with_its_ack_after_the_group_was_closed(
-        self, make_queue: QueueFactory
-    ) -> None:
-        async with self.queues(make_queue, 2, ["groups"]) as [queue, other]:
-            async with queue.group(then=Enqueue("sum")) as group:
-                await group.enqueue(Enqueue("work", b"first"))
-            waiting = asyncio.create_task(other.group(group.id).wait())
-            for _ in range(2):
-                [job] = await other.dequeue("work")
-                await other.apply(Ack(job), Enqueue("work", b"next", group=group.id))
-                assert not waiting.done()
-            assert await other.dequeue("sum") == []
-            [job] = await other.dequeue("work")
-            await other.ack(job)
-            status = await waiting
-            assert (status.added, status.done, status.ended) == (3, 3, True)
-            assert len(await other.dequeue("sum")) == 1
-
     async def test_of_racing_acks_one_brings_the_job_of_their_group(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 3, ["groups"]) as queues:
             async with queues[0].group(then=Enqueue("sum")) as group:
@@ -926,92 +695,6 @@ class QueueContract(QueueContractBase):
             await asyncio.gather(*(queues[number % 3].ack(job) for number, job in enumerate(jobs)))
             assert len(await queues[2].dequeue("sum", batch_size=9)) == 1
             assert (await group.wait()).done == 12
-
-    async def test_a_cancelled_group_ends_without_its_job(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["groups", "cancel_running"]) as [queue, other]:
-            with pytest.raises(RuntimeError, match="the block fails"):
-                async with queue.group(then=Enqueue("sum"), on_end=Enqueue("after")) as group:
-                    await group.enqueue_many(Enqueue("work", b"%d" % number) for number in range(3))
-                    [job] = await other.dequeue("work")
-                    raise RuntimeError("the block fails")
-            status = await other.group(group.id).status()
-            assert (status.gone, status.waiting, status.ended, status.cancelled) == (2, 1, False, True)
-            await other.nack(job)
-            assert [each.entrypoint for each in await other.dequeue(batch_size=9)] == ["after"]
-            assert (await group.wait()).gone == 3
-
-    async def test_results_of_a_group_are_those_of_its_members(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["groups", "results"]) as [queue, other]:
-            async with queue.group() as group:
-                for number in range(3):
-                    await group.enqueue("work", b"%d" % number, keep_result=HOUR)
-            await queue.enqueue("work", b"9", keep_result=HOUR)
-            for job in await other.dequeue("work", batch_size=4):
-                await other.ack(job, result=int(job.payload) * 10)
-            assert sorted([job.result async for job in group.results()]) == [0, 10, 20]
-
-    async def test_a_waiter_for_a_job_that_is_cancelled_gets_the_error_for_it(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["results", "cancel_running"]) as [queue, other]:
-            for claims in (0, 1):
-                job = await queue.enqueue("work", b"payload", job_id="the-id", keep_result=HOUR)
-                waiting = [asyncio.create_task(each.result(job)) for each in (queue, other)]
-                await asyncio.wait(waiting, timeout=self.moment)
-                claimed = await queue.dequeue("work", batch_size=claims)
-                await other.cancel(job.id, running=True)
-                for each in claimed:
-                    await queue.nack(each)
-                for error in await asyncio.gather(*waiting, return_exceptions=True):
-                    assert isinstance(error, JobCancelledError), error
-                with pytest.raises(JobCancelledError, match=f"{job.id!r} was cancelled: it has no result"):
-                    await other.result(job.id)
-
-    async def test_the_holder_of_a_cancelled_job_is_told_at_its_heartbeat(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["cancel_running", "heartbeat"]) as [queue, operator]:
-            job, other = await self.one_job(queue), await self.one_job(queue)
-            told = await operator.cancel(job.id, running=True)
-            assert (told.id, told.status, told.cancel_requested) == (job.id, JobStatus.IN_PROGRESS, True)
-            for _ in range(2):
-                with pytest.raises(JobCancelledError, match=job.id) as raised:
-                    await queue.heartbeat(job)
-                assert (raised.value.job_id, raised.value.attempt) == (job.id, job.attempt)
-                assert isinstance(raised.value, ClaimLostError)
-            before = (await self.held(queue, job)).heartbeat_at
-            [error] = await queue.heartbeat_many([other, job])
-            assert isinstance(error, JobCancelledError)
-            assert (await self.held(queue, job)).heartbeat_at != before, (
-                "the heartbeat of a job to be cancelled must count"
-            )
-            await queue.heartbeat(other)
-
-    async def test_a_step_stays_with_its_job_until_the_ack(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["steps", "dead_letters", "uncharged"]) as [queue, other]:
-            lost = await self.lost_claim(queue, other)
-            [refused] = await queue.apply_each(RecordStep(lost, "charge", 1, "lost"))
-            assert isinstance(refused, ClaimLostError)
-            [job] = await queue.dequeue("work")
-            assert job.steps == ()
-            for number, result in enumerate([{"paid": [1, 2.5, None]}, None], 1):
-                assert await queue.apply_each(RecordStep(job, "charge", number, result)) == [None]
-            [there] = await queue.apply_each(RecordStep(job, "charge", 1, "again"))
-            assert there.result == {"paid": [1, 2.5, None]}, "a step that is there must not be recorded again"
-            await queue.nack(job)
-            [job] = await other.dequeue("work")
-            await other.nack(job, charge=False)
-            [job] = await queue.dequeue("work")
-            steps = [(step.name, step.occurrence, step.result) for step in job.steps]
-            assert steps == [("charge", 1, {"paid": [1, 2.5, None]}), ("charge", 2, None)]
-            assert job.steps[0].at >= job.created_at
-            await queue.nack(job, dead=True)
-            await queue.redrive(job.id)
-            [job] = await other.dequeue("work")
-            assert len(job.steps) == 2, "a redrive keeps the steps"
-            await other.nack(job, dead=True)
-            await queue.redrive(job.id, fresh=True)
-            [job] = await other.dequeue("work")
-            assert job.steps == ()
-            await other.apply_each(RecordStep(job, "charge"))
-            await other.ack(job)
-            assert await self.find(queue, job) is None
 
     async def test_the_history_tells_what_happened_to_a_job(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, HISTORY_NEEDS) as [queue, other]:
@@ -1062,25 +745,6 @@ class QueueContract(QueueContractBase):
             events = await events_of(other)
             assert [event.number for event in events] == list(range(1, EVENTS_PER_OBJECT + 5))
             assert [event.job_id for event in events[1:-1]] == [*(job.id for job in jobs), last.id]
-
-    async def test_a_job_that_waits_may_be_put_off(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["reschedule", "delay"]) as [queue, operator]:
-            first, second = [await queue.enqueue("work", b"payload") for _ in range(2)]
-            later = await operator.reschedule(first.id, delay=HOUR)
-            assert later == await self.held(queue, first)
-            assert later.run_at is not None
-            assert later.run_at >= first.created_at + HOUR - timedelta(seconds=2)  # the two clocks may differ
-            assert later.evolve(run_at=None) == first
-            assert ids([second]) == ids(await queue.dequeue("work", batch_size=9))
-            assert (await operator.stats()).scheduled == 1
-
-    async def test_what_is_done_each_for_itself_is_one_commit(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, ["transactions", "fencing"]) as [queue, other]:
-            jobs = [await self.one_job(queue) for _ in range(4)]
-            before = (await queue.read_state()).version
-            results = await queue.apply_each(*map(Ack, jobs[:2]), Cancel("no-such-job"), *map(Nack, jobs[2:]))
-            assert [result is None for result in results] == [True, True, False, True, True]
-            assert (await other.read_state()).version == before + 1
 
     async def test_polling_a_queue_with_nothing_ready_never_writes(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["delay", "dead_letters"]) as queues:

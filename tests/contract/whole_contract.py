@@ -7,6 +7,8 @@ tests of `jqueue.testing.queue_contract` alone.
 from jqueue.testing.queue_contract import QueueContract
 from tests.contract.queue.claims import ClaimsContract, HoldersContract
 from tests.contract.queue.commits import ChangesContract, TogetherContract
+from tests.contract.queue.groups import GroupsContract
+from tests.contract.queue.limits import LimitsContract
 from tests.contract.queue.looks import ContentContract, HistoryContract, LookingContract
 from tests.contract.queue.parents import ParentsContract
 from tests.contract.queue.times import SchedulesContract, TimingContract
@@ -22,6 +24,8 @@ class WholeQueueContract(
     TogetherContract,
     ChangesContract,
     SchedulesContract,
+    LimitsContract,
+    GroupsContract,
     ResultsContract,
     LargeValuesContract,
     ParentsContract,

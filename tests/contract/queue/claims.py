@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jqueue.domain.errors import ClaimLostError
-from jqueue.domain.job import Claim
+from jqueue.domain.errors import ClaimLostError, JobCancelledError
+from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.ports.queue import JobQueue
@@ -50,6 +50,24 @@ class ClaimsContract(QueueContractBase):
             with pytest.raises(ClaimLostError):
                 await call(queue, lost)
             await call(queue, current.id)  # the lost claim is known to be lost, so the id means the current one
+
+    async def test_the_holder_of_a_cancelled_job_is_told_at_its_heartbeat(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["cancel_running", "heartbeat"]) as [queue, operator]:
+            job, other = await self.one_job(queue), await self.one_job(queue)
+            told = await operator.cancel(job.id, running=True)
+            assert (told.id, told.status, told.cancel_requested) == (job.id, JobStatus.IN_PROGRESS, True)
+            for _ in range(2):
+                with pytest.raises(JobCancelledError, match=job.id) as raised:
+                    await queue.heartbeat(job)
+                assert (raised.value.job_id, raised.value.attempt) == (job.id, job.attempt)
+                assert isinstance(raised.value, ClaimLostError)
+            before = (await self.held(queue, job)).heartbeat_at
+            [error] = await queue.heartbeat_many([other, job])
+            assert isinstance(error, JobCancelledError)
+            assert (await self.held(queue, job)).heartbeat_at != before, (
+                "the heartbeat of a job to be cancelled must count"
+            )
+            await queue.heartbeat(other)
 
 
 NEEDS = ("holders", "transactions")

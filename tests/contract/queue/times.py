@@ -3,12 +3,54 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from jqueue.domain.job import JobStatus
-from jqueue.testing.queue_contract import HOUR, HOURLY, NOON, QueueContractBase, QueueFactory, occurrence
+from jqueue.domain.models import Job
+from jqueue.domain.operations.rules import PauseSchedule, Reset, SetSchedule
+from jqueue.ports.queue import JobQueue
+from jqueue.runtime.system import SystemClock
+from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory
+
+HOURLY = "0 * * * *"
+SCHEDULED_FOR = "jqueue-scheduled-for"
+NOON = datetime(2031, 5, 6, 12, 0, tzinfo=UTC)
+
+
+def occurrence(job: Job) -> datetime:
+    """Return the time for which a cron entry enqueued a job."""
+    return datetime.fromisoformat(job.headers[SCHEDULED_FOR])
+
+
+class SetClock(SystemClock):
+    """A clock that shows the time it was set to."""
+
+    def __init__(self, time: datetime) -> None:
+        super().__init__()
+        self.time = time
+
+    def now(self) -> datetime:
+        """Return the time that was set."""
+        return self.time
+
+
+class ClockedContract(QueueContractBase):
+    """Opens queues on a clock that tests set."""
+
+    @asynccontextmanager
+    async def clocked(self, make_queue: QueueFactory, count: int = 1) -> AsyncIterator[tuple[SetClock, list[JobQueue]]]:
+        """Open queue objects on one settable clock. Skip the test if their time comes from elsewhere."""
+        clock = SetClock(NOON - timedelta(minutes=30))
+        async with self.queues(make_queue, count, ["schedules"], clock=clock) as queues:
+            if await self.time(queues[0]) != clock.time:
+                pytest.skip("the time of this queue comes from its store")
+            assert len(await queues[0].dequeue("clock")) == 1
+            yield clock, queues
 
 
 class TimingContract(QueueContractBase):
@@ -57,7 +99,7 @@ class TimingContract(QueueContractBase):
             assert (dead.attempt, dead.failures, bool(dead.error)) == (2, 2, True)
 
 
-class SchedulesContract(QueueContractBase):
+class SchedulesContract(ClockedContract):
     """A due entry becomes a job at the next dequeue, in the same commit. All missed occurrences become one job."""
 
     async def test_after_a_gap_the_last_time_missed_becomes_one_job(self, make_queue: QueueFactory) -> None:
@@ -84,3 +126,56 @@ class SchedulesContract(QueueContractBase):
             clock.time += timedelta(hours=1)
             [job] = await queue.dequeue("work", batch_size=9)
             assert occurrence(job) == NOON + timedelta(hours=2)
+
+    async def test_queues_that_dequeue_at_once_fire_an_entry_once(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue, 3) as (clock, queues):
+            await queues[0].schedule("one", HOURLY, "work")
+            await queues[1].schedule("two", "*/15 * * * *", "work")
+            for hour in range(4):
+                clock.time = NOON + timedelta(hours=hour, seconds=hour)
+                answers = await asyncio.gather(*(queue.dequeue("work", batch_size=9) for queue in queues * 2))
+                jobs = [job for answer in answers for job in answer]
+                assert len(jobs) == 2
+                assert {occurrence(job) for job in jobs} == {NOON + timedelta(hours=hour)}
+                assert sorted(job.id.split(":")[1] for job in jobs) == ["one", "two"]
+
+    async def test_a_paused_entry_passes_its_times_and_an_operators_one_stays(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
+            declared = SetSchedule("one", HOURLY, "work", by="program")
+            await queue.apply(declared, PauseSchedule("one"))
+            await other.apply(SetSchedule("one", HOURLY, "work", b"new", by="operator"))
+            for hour, fired in enumerate((False, False, True)):
+                clock.time = NOON + timedelta(hours=hour, seconds=9)
+                assert len(await queue.dequeue("work")) == fired
+                if hour == 1:
+                    [entry] = await other.apply(PauseSchedule("one", paused=False))
+                    assert entry.next_at == NOON + timedelta(hours=2)
+                    assert await queue.dequeue("work") == [], "a missed time was made up for"
+            [entry] = await queue.apply(declared)
+            assert (entry.payload, entry.paused) == (b"new", False)
+            await other.apply(Reset(schedule="one"))
+            assert [each.payload for each in await queue.schedules()] == [b""]
+
+    async def test_a_job_fired_is_as_the_entry_says(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
+            options: dict[str, Any] = {}
+            values: dict[str, dict[str, Any]] = {
+                "priority": {"priority": -3},
+                "dead_letters": {"max_attempts": 5},
+                "headers": {"headers": {"name": "text"}},
+                "unique_keys": {"unique_key": "the-key"},
+                "results": {"keep_result": 60.0},
+                "limits": {"concurrency_key": "another", "concurrency_limit": 4, "fair_key": "one", "fair_weight": 0.5},
+            }
+            for name in values.keys() - set(queue.capabilities.missing):
+                options |= values[name]
+            await queue.schedule("the-name", HOURLY, "work", b"payload", **options)
+            clock.time = NOON + timedelta(seconds=3)
+            [job] = await other.dequeue("work", batch_size=9)
+            assert (job.id, job.payload, job.created_at) == (
+                f"cron:the-name:{NOON.isoformat()}",
+                b"payload",
+                clock.time,
+            )
+            headers = {**options.pop("headers", {}), SCHEDULED_FOR: NOON.isoformat()}
+            assert (headers, options) == (dict(job.headers), {name: getattr(job, name) for name in options})

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from jqueue.domain.errors import (
+    ClaimLostError,
     InvalidJobError,
+    JobCancelledError,
     JobFailedError,
     JobNotFoundError,
     ObjectDamagedError,
@@ -127,6 +129,66 @@ class ResultsContract(QueueContractBase):
             assert len(job.steps) == 3
             await queue.ack(job)
             assert (await queue.read_state()).jobs == ()
+
+    async def test_a_job_with_its_result_stays_without_its_payload(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["results"]) as [queue, other]:
+            job = await self.one_job(queue, keep_result=HOUR)
+            before = (await queue.read_state()).version
+            await queue.ack(job, result="done")
+            state = await other.read_state()
+            assert state.version == before + 1, "the ack and its result must be one commit"
+            kept = await self.held(other, job)
+            assert (kept.status, kept.result, kept.payload) == (JobStatus.COMPLETED, "done", b"")
+            assert (kept.heartbeat_at, kept.claim_timeout, kept.keep_result) == (None, None, 3600.0)
+            assert kept.finished_at is not None
+            assert await queue.dequeue(batch_size=9) == [], "a finished job was served again"
+            stats = await other.stats()
+            assert (stats.ready, stats.in_progress, stats.dead) == (0, 0, 0)
+
+    async def test_a_waiter_for_a_job_that_is_cancelled_gets_the_error_for_it(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["results", "cancel_running"]) as [queue, other]:
+            for claims in (0, 1):
+                job = await queue.enqueue("work", b"payload", job_id="the-id", keep_result=HOUR)
+                waiting = [asyncio.create_task(each.result(job)) for each in (queue, other)]
+                await asyncio.wait(waiting, timeout=self.moment)
+                claimed = await queue.dequeue("work", batch_size=claims)
+                await other.cancel(job.id, running=True)
+                for each in claimed:
+                    await queue.nack(each)
+                for error in await asyncio.gather(*waiting, return_exceptions=True):
+                    assert isinstance(error, JobCancelledError), error
+                with pytest.raises(JobCancelledError, match=f"{job.id!r} was cancelled: it has no result"):
+                    await other.result(job.id)
+
+    async def test_a_step_stays_with_its_job_until_the_ack(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["steps", "dead_letters", "uncharged"]) as [queue, other]:
+            lost = await self.lost_claim(queue, other)
+            [refused] = await queue.apply_each(RecordStep(lost, "charge", 1, "lost"))
+            assert isinstance(refused, ClaimLostError)
+            [job] = await queue.dequeue("work")
+            assert job.steps == ()
+            for number, result in enumerate([{"paid": [1, 2.5, None]}, None], 1):
+                assert await queue.apply_each(RecordStep(job, "charge", number, result)) == [None]
+            [there] = await queue.apply_each(RecordStep(job, "charge", 1, "again"))
+            assert there.result == {"paid": [1, 2.5, None]}, "a step that is there must not be recorded again"
+            await queue.nack(job)
+            [job] = await other.dequeue("work")
+            await other.nack(job, charge=False)
+            [job] = await queue.dequeue("work")
+            steps = [(step.name, step.occurrence, step.result) for step in job.steps]
+            assert steps == [("charge", 1, {"paid": [1, 2.5, None]}), ("charge", 2, None)]
+            assert job.steps[0].at >= job.created_at
+            await queue.nack(job, dead=True)
+            await queue.redrive(job.id)
+            [job] = await other.dequeue("work")
+            assert len(job.steps) == 2, "a redrive keeps the steps"
+            await other.nack(job, dead=True)
+            await queue.redrive(job.id, fresh=True)
+            [job] = await other.dequeue("work")
+            assert job.steps == ()
+            await other.apply_each(RecordStep(job, "charge"))
+            await other.ack(job)
+            assert await self.find(queue, job) is None
 
 
 NEEDS = ("objects",)
