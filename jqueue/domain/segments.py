@@ -445,7 +445,7 @@ class HashTable:
             if last < len(hashes):
                 yield
         table = cls()
-        for number, bucket in enumerate(buckets, 1):
+        for number, bucket in enumerate(filter(None, buckets), 1):
             bucket.sort()
             for word, column in enumerate([*reversed(table._others), table.hashes]):
                 column.extend([each >> 64 * word + 32 & 0xFFFF_FFFF_FFFF_FFFF for each in bucket])
