@@ -20,7 +20,7 @@ from tests.simulation.many import run_seeds
 from tests.simulation.network import FaultKind
 from tests.simulation.runner import Report, Settings, run_seed
 
-SEEDS, LOT = 1000, 50
+SEEDS, LOT = 1000, 25
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_every_fault_of_a_link_occurs():
 
 def test_many_callers_of_one_queue_object_claim_together():
     report = Report()
-    for seed in range(16):
+    for seed in range(4):
         report.add(run_seed(seed, Settings(crowds=1.0, segments=seed % 2)))
     assert report.events["jobs claimed together"] > 20
     assert report.events["rows claimed together"] > 5
