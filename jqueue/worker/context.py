@@ -27,7 +27,7 @@ from typing import Any, Generic, ParamSpec, Protocol, TypedDict, Unpack, cast, o
 from typing_extensions import TypeVar
 
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.job import Claim
+from jqueue.domain.job import Claim, Progress
 from jqueue.domain.limits import check_progress
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
@@ -202,6 +202,7 @@ class Context(Surroundings[R_co]):
         job: the job as it was claimed.
         lost: called if the handler finds that the claim on the job is lost.
         reports: takes the progress of the job; None: nobody looks at it.
+        report: takes it in another process.
 
     Attributes:
         job: the job as it was claimed.
@@ -211,13 +212,14 @@ class Context(Surroundings[R_co]):
             had left the queue before this job was enqueued, has none. Empty in handlers with `process=True`.
     """
 
-    __slots__ = ("_lost", "_reports", "_steps", "companions", "in_batch", "job", "parents")
+    __slots__ = ("_lost", "_report", "_reports", "_steps", "companions", "in_batch", "job", "parents")
 
     def __init__(
         self,
         job: Job,
         lost: Callable[[Job], object] | None = None,
         reports: Reports | None = None,
+        report: Callable[[Job, Progress], object] | None = None,
         **around: Unpack[Around],
     ) -> None:
         super().__init__(**around)
@@ -225,6 +227,7 @@ class Context(Surroundings[R_co]):
         self.companions: list[Operation] = []
         self.in_batch: bool = False
         self._lost, self._reports = lost, reports
+        self._report = report if reports is None else reports.add
         self._steps: Steps | None = None
         self.parents: Mapping[str, Any] = {}
 
@@ -287,8 +290,8 @@ class Context(Surroundings[R_co]):
         report = check_progress(done, total, text)
         if self.in_batch:
             raise RuntimeError("a handler with batch=... reports no progress: its jobs are done together")
-        if self._reports is not None:
-            self._reports.add(self.job, report)
+        if self._report is not None:
+            self._report(self.job, report)
 
     @overload
     def track(self, rows: AsyncIterable[T], total: int | None = None, text: str = "") -> AsyncGenerator[T, None]: ...

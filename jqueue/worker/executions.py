@@ -30,7 +30,7 @@ from jqueue.domain.errors import (
     ResultWantedError,
     StepError,
 )
-from jqueue.domain.job import SPARED_ERROR
+from jqueue.domain.job import SPARED_ERROR, Progress
 from jqueue.domain.limits import ERROR_BYTES, cut_error
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
@@ -401,9 +401,13 @@ class Executions(ABC):
             if begun and execution.context is not None:
                 execution.context.move_deadline(self._deadline(execution))
 
+        def reporting(progress: Progress) -> None:
+            if self._reports is not None:
+                self._reports.add(execution.jobs[0].job, progress)
+
         async with self._processes.turn:
             running(True)  # starts the timeout for middleware
-            call = partial(self._processes.call, handler, [held.job for held in execution.jobs], running)
+            call = partial(self._processes.call, handler, [held.job for held in execution.jobs], running, reporting)
             return await around(handler.middlewares, execution.context, call)
 
     def _around(self, execution: Execution) -> Around:

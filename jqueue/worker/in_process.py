@@ -9,7 +9,7 @@ It leads a process group, so that it and every process that it starts end togeth
 
 Windows has no such groups: there the process ends, and the processes that it started go on. The process finds a handler
 by its module and its name, and parses the payloads. It reports `begun`, once that module is imported; records of its
-`log`, which the worker logs as its own; and the `answer`.
+`log`, which the worker logs as its own; the `progress` of the job; and the `answer`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from multiprocessing.connection import Connection
 from types import FrameType
 from typing import Any
 
+from jqueue.domain.job import Progress
 from jqueue.domain.models import Job
 from jqueue.runtime.system import SystemClock, memory_in_use
 from jqueue.worker.context import BatchContext, Context
@@ -41,6 +42,9 @@ from jqueue.worker.handler_errors import check_awaited, error_in, portable, resu
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import forward_records
 from jqueue.worker.signals import SIGNALS
+
+REPORTS_EVERY = 0.5
+"""Seconds that a report of progress waits for a later one in its place."""
 
 End = tuple[Any, dict[str, Any] | None]
 """The result of a job and its error, one of them None."""
@@ -70,6 +74,7 @@ def serve(pipe: Connection, orders: Connection, levels: dict[str, int]) -> None:
         send(_report("begun"))
 
     forward_records(levels, lambda record: send(_report("log", record)))
+    reports = _LatestReport(lambda progress: send(_report("progress", progress)))
     while True:
         try:
             request = pipe.recv()
@@ -79,13 +84,36 @@ def serve(pipe: Connection, orders: Connection, levels: dict[str, int]) -> None:
             return
         module, name, jobs, seconds = request
         try:
-            answer = _answer(results=_ends_of(module, name, jobs, seconds, begin))
+            answer = _answer(results=_ends_of(module, name, jobs, seconds, begin, reports))
         except BaseException as error:
             answer = _answer(raised=portable(error))
+        reports.bring()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # there may be none, or none that takes more
                 stream.flush()
         send(answer)
+
+
+class _LatestReport:
+    """The latest progress that the handler reported, until it is sent to the worker."""
+
+    def __init__(self, send: Callable[[Progress], None]) -> None:
+        self._send, self._turn = send, threading.Lock()
+        self._latest: Progress | None = None
+
+    def add(self, job: Job, progress: Progress) -> None:
+        """Take a report. Threads of a handler may call this."""
+        with self._turn:
+            if self._latest is None:
+                later(REPORTS_EVERY, self.bring)
+            self._latest = progress
+
+    def bring(self) -> None:
+        """Send the latest report, if there is a new one."""
+        with self._turn, contextlib.suppress(OSError):  # a handler may have closed the pipe
+            if self._latest is not None:
+                self._send(self._latest)
+            self._latest = None
 
 
 def _report(kind: str, content: Any = None) -> bytes:
@@ -118,6 +146,13 @@ def _survive(number: int, frame: FrameType | None) -> None:
     """Do nothing."""
 
 
+def later(seconds: float, function: Callable[..., object], *args: Any) -> None:
+    """Call a function after some seconds, unless the program has ended before."""
+    timer = threading.Timer(seconds, function, args)
+    timer.daemon = True
+    timer.start()
+
+
 def end_with_parent(orders: Connection | None = None) -> None:
     """Kill this process and its group when the worker ends, however it ends: only the worker enforces timeouts.
 
@@ -135,7 +170,12 @@ def end_with_parent(orders: Connection | None = None) -> None:
 
 
 def _ends_of(
-    module: str, name: str, jobs: Sequence[Job], seconds: float | None, begin: Callable[[], None]
+    module: str,
+    name: str,
+    jobs: Sequence[Job],
+    seconds: float | None,
+    begin: Callable[[], None],
+    reports: _LatestReport,
 ) -> list[End]:
     """Find the handler, do the jobs, and return the end of each: results that must be kept, and errors of a batch."""
     handler = operator.attrgetter(name)(importlib.import_module(module))
@@ -147,14 +187,15 @@ def _ends_of(
     if handler.options.batch is None:
         [job] = jobs
         value = handler.signature.parse(job)
-        result = _awaited(call(value, Context(job, deadline=deadline) if handler.signature.wants_context else None))
+        ctx = Context(job, report=reports.add, deadline=deadline) if handler.signature.wants_context else None
+        result = _awaited(call(value, ctx))
         return [_end_of(_result_of, handler, job, result)]
     ends = [_end_of(handler.signature.parse, job) for job in jobs]
     places = [place for place, (_, error) in enumerate(ends) if error is None]
     if places:
         contexts = [Context(jobs[place], deadline=deadline) for place in places]
-        ctx = BatchContext(handler.entrypoint, contexts, deadline=deadline)
-        returned = _awaited(call([ends[place][0] for place in places], ctx))
+        batch = BatchContext(handler.entrypoint, contexts, deadline=deadline)
+        returned = _awaited(call([ends[place][0] for place in places], batch))
         for place, result in zip(places, results_of(returned, len(places)), strict=True):
             failed = error_in(result)
             ends[place] = (

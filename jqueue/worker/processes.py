@@ -20,13 +20,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
+from jqueue.domain.job import Progress
 from jqueue.domain.models import Job
 from jqueue.runtime.system import usable_processors
 from jqueue.runtime.threads import in_its_own_thread
 from jqueue.worker.handler_errors import rebuilt
 from jqueue.worker.handler_options import MIB
 from jqueue.worker.handlers import Handler
-from jqueue.worker.in_process import serve
+from jqueue.worker.in_process import later, serve
 from jqueue.worker.job_log import levels_of_loggers, log_forwarded
 from jqueue.worker.signals import SIGNALS
 
@@ -47,6 +48,9 @@ LAST_REPORTS = 1.0
 
 Running = Callable[[bool], None]
 """Called with False while the job waits for a process and its imports, and with True once its handler has begun."""
+
+Reporting = Callable[[Progress], None]
+"""Called with the progress that a handler reports."""
 
 
 class ProcessDied(Exception):
@@ -70,7 +74,9 @@ class Processes:
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
 
-    async def call(self, handler: Handler[..., Any], jobs: Sequence[Job], running: Running) -> Any:
+    async def call(
+        self, handler: Handler[..., Any], jobs: Sequence[Job], running: Running, reporting: Reporting
+    ) -> Any:
         """Do a job or a batch in a process. Cancelling this kills the process. A batch gives one result for each job.
 
         Raises:
@@ -83,7 +89,7 @@ class Processes:
             is_used = bool(self._idle)
             process = self._idle.pop() if is_used else _Process(self._all)
             try:
-                answer = await process.do(handler, jobs, running)
+                answer = await process.do(handler, jobs, running, reporting)
                 break
             except _EndedEarly as error:
                 if not is_used:  # anything may have killed an idle process
@@ -142,7 +148,9 @@ class _Process:
         self.gone.add_done_callback(lambda _: atexit.unregister(self.end))
         atexit.register(self.end)  # a loop that is left without its end closes nothing, and multiprocessing would wait
 
-    async def do(self, handler: Handler[..., Any], jobs: Sequence[Job], running: Running) -> dict[str, Any]:
+    async def do(
+        self, handler: Handler[..., Any], jobs: Sequence[Job], running: Running, reporting: Reporting
+    ) -> dict[str, Any]:
         """Do a job or a batch. Return the answer of `in_process`."""
         self.is_idle = False
         function = handler.function
@@ -157,7 +165,9 @@ class _Process:
             raise _EndedEarly(content)
         if kind == "begun":
             running(True)
-            kind, content = await self._messages.get()
+            while (message := await self._messages.get())[0] == "progress":
+                reporting(Progress(*message[1]))
+            kind, content = message
             if kind == "gone":
                 raise ProcessDied(content)
         answer: dict[str, Any] = content
@@ -168,7 +178,7 @@ class _Process:
         """Let the process, which is idle, end by itself."""
         with contextlib.suppress(OSError):  # it is gone
             self._pipe.send(None)
-        _later(LEAVING, self.end)
+        later(LEAVING, self.end)
 
     def end(self) -> None:
         """Tell the process and its children to end. Processes left after some seconds are killed."""
@@ -177,7 +187,7 @@ class _Process:
             with contextlib.suppress(OSError):  # it is gone
                 self._orders.send(None)
             self._signal("SIGTERM")
-            _later(TERMINATION, self._signal, "SIGKILL")
+            later(TERMINATION, self._signal, "SIGKILL")
 
     def _run(self, theirs: list[Connection]) -> None:
         """Start the process, wait for its end, and kill all that it has left. It runs in a thread."""
@@ -229,13 +239,6 @@ class _Process:
         except (AttributeError, ProcessLookupError, PermissionError):  # Windows; the group has not begun, or is gone
             if not gone:
                 self._process.terminate()
-
-
-def _later(seconds: float, function: Callable[..., object], *args: Any) -> None:
-    """Call a function after some seconds, unless the program has ended before."""
-    timer = threading.Timer(seconds, function, args)
-    timer.daemon = True
-    timer.start()
 
 
 @contextlib.contextmanager

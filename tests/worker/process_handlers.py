@@ -37,6 +37,13 @@ def add(numbers: Numbers, ctx: Context) -> Numbers:
     return Numbers(left=numbers.left + numbers.right, right=ctx.attempt)
 
 
+@worker.handler("track", process=True, max_attempts=1)
+def track(ctx: Context) -> None:
+    for row in ctx.track(range(100_000), text="rows"):
+        if row == 70_000:
+            raise ValueError(row)
+
+
 @worker.handler("process_id", process=True, keep_result=60)
 def process_id() -> int:
     return os.getpid()

@@ -55,6 +55,13 @@ async def test_handlers_run_in_processes_whose_crashes_cost_only_their_own_jobs(
     assert bad.error.startswith("the payload does not fit the handler: Invalid JSON")
 
 
+async def test_the_progress_of_a_handler_in_a_process_is_kept_with_its_job():
+    async with broker() as queue:
+        job = await process_handlers.track.using(queue).enqueue()
+        assert RunReport(dead=1) == await processed(queue)
+        assert (70_000, 100_000, "rows") == (await queue.find(job.id)).progress[:3]
+
+
 async def test_a_result_of_a_process_that_cannot_be_kept_is_missing_and_its_job_is_done(caplog):
     async with broker() as queue:
         unkept = [
@@ -295,7 +302,7 @@ async def test_a_handler_process_that_takes_too_much_memory_is_not_used_again():
             processes = Processes(1, max_memory)
             handler, ids = process_handlers.process_id, set()
             for _ in range(2):
-                ids.add(await processes.call(handler, [job], lambda has_begun: None))
+                ids.add(await processes.call(handler, [job], lambda has_begun: None, lambda progress: None))
             assert number == len(ids)
             await processes.close()
 
