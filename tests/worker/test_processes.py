@@ -62,6 +62,7 @@ async def test_the_progress_of_a_handler_in_a_process_is_kept_with_its_job():
         assert (70_000, 100_000, "rows") == (await queue.find(job.id)).progress[:3]
 
 
+@pytest.mark.wide
 async def test_a_result_of_a_process_that_cannot_be_kept_is_missing_and_its_job_is_done(caplog):
     async with broker() as queue:
         unkept = [
@@ -77,6 +78,7 @@ async def test_a_result_of_a_process_that_cannot_be_kept_is_missing_and_its_job_
             assert f"job {job.id} ({job.entrypoint}, attempt 1) is acked without its result: the handler" in caplog.text
 
 
+@pytest.mark.wide
 async def test_dependencies_are_made_and_ended_in_the_process_of_the_handler(tmp_path, monkeypatch):
     files = [tmp_path / name for name in ("good", "bad")]
     async with broker() as queue:
@@ -295,6 +297,7 @@ def test_a_signal_to_all_processes_stops_only_the_worker_and_its_handler_process
     assert "1 succeeded\n" == process.communicate(timeout=SECONDS)[0]
 
 
+@pytest.mark.wide
 async def test_a_handler_process_that_takes_too_much_memory_is_not_used_again():
     async with broker() as queue:
         job = await process_handlers.process_id.using(queue).enqueue()
@@ -307,6 +310,7 @@ async def test_a_handler_process_that_takes_too_much_memory_is_not_used_again():
             await processes.close()
 
 
+@pytest.mark.wide
 @pytest.mark.timeout(SECONDS)
 def test_a_handler_process_writes_what_it_prints_after_each_job_and_runs_atexit_in_the_end(start):
     process = start("say", 0)
@@ -315,6 +319,7 @@ def test_a_handler_process_writes_what_it_prints_after_each_job_and_runs_atexit_
     assert ["1 succeeded", "left"] == sorted(process.communicate(timeout=SECONDS)[0].splitlines())
 
 
+@pytest.mark.wide
 def test_a_program_that_leaves_its_event_loop_ends_with_its_handler_processes(tmp_path):
     (tmp_path / "program.py").write_text(
         """

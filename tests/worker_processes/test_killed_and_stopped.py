@@ -103,21 +103,6 @@ async def test_the_job_of_a_killed_worker_is_claimed_again_at_once(tmp_path, fir
         await scene.until(lambda: {job.id for job in jobs} <= scene.count(ENDS).keys(), "all jobs are done")
 
 
-async def test_all_jobs_of_a_killed_worker_run_again_at_once_beside_those_that_are_ready(tmp_path):
-    async with Scene(tmp_path).open() as scene:
-        lost = await scene.queue.enqueue_many([Enqueue("doze", b"30", max_attempts=2)] * 50)
-        first = scene.start("poison", "--concurrency", "50")
-        await scene.until(lambda: {job.id for job in lost} <= scene.count(BEGINS).keys(), "all run")
-        await asyncio.sleep(3)  # it is in the list of workers
-        first.kill()
-        scene.start("poison", "--concurrency", "60")
-        await scene.until(lambda: all(scene.count(BEGINS)[job.id] == 2 for job in lost), "all run again at once")
-        ready = await scene.queue.enqueue("doze", b"0")
-        await scene.until(lambda: ready.id in scene.count(ENDS), "a ready job is done beside them")
-        assert {0} == {job.failed_tries for job in (await scene.jobs()).values()}
-        assert {ready.id} == scene.count(ENDS).keys()
-
-
 async def test_a_job_that_kills_its_workers_is_dead_in_the_end_and_its_neighbours_are_charged_with_nothing(tmp_path):
     async with Scene(tmp_path).open() as scene:
         poison = Enqueue("poison", b"0.5", max_attempts=2, job_id="poison")

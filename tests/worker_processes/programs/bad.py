@@ -1,4 +1,4 @@
-"""A worker with bad handlers: they hang, raise, end their process or return results that cannot be kept."""
+"""A worker with bad handlers: they hang, raise, recurse, ignore cancellation or end a process of their own."""
 
 from __future__ import annotations
 
@@ -41,12 +41,6 @@ async def recurses() -> None:
     await recurses.function()
 
 
-@worker.handler("ends its process", max_attempts=2)
-async def ends_its_process(ctx: Context) -> None:
-    with journalled(ctx):
-        os._exit(3)
-
-
 @worker.handler("ignores cancellation", timeout=0.3, max_attempts=1)
 async def ignores_cancellation(ctx: Context) -> None:
     with journalled(ctx):
@@ -62,30 +56,6 @@ def ignores_cancellation_in_a_thread(ctx: Context) -> None:
     with journalled(ctx):
         while not RELEASE.exists():
             time.sleep(0.02)
-
-
-@worker.handler("never returns and blocks the loop")
-async def blocks_the_loop(ctx: Context) -> None:
-    with journalled(ctx):
-        while not RELEASE.exists():
-            time.sleep(0.02)
-
-
-@worker.handler("returns an object", max_attempts=5, keep_result=60)
-async def returns_an_object() -> object:
-    return object()
-
-
-@worker.handler("returns itself", max_attempts=5, keep_result=60)
-async def returns_itself() -> list[object]:
-    endless: list[object] = []
-    endless.append(endless)
-    return endless
-
-
-@worker.handler("returns too much", max_attempts=5, keep_result=60)
-def returns_too_much() -> str:
-    return "x" * 2_000_000
 
 
 @worker.handler("segfaults in its process", process=True, max_attempts=1)
