@@ -9,13 +9,11 @@ from itertools import product
 import pytest
 
 from jqueue import ClaimLostError, InvalidJobError, JobNotFoundError, JobStatus
-from jqueue.domain.errors import StorageError, StorageFatalError
-from jqueue.domain.job import JobRecord
+from jqueue.domain.errors import StorageFatalError
 from jqueue.formats import journal
 from jqueue.formats.dirq.layout import Elements, Simple
 from jqueue.formats.dirq.store import DirqStore
 from jqueue.formats.journal import Journal, State
-from jqueue.formats.port import Change
 from jqueue.formats.queue import StoreQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.virtual_time import EPOCH
@@ -178,19 +176,6 @@ async def test_a_lock_that_another_program_takes_while_a_step_waits_for_the_jour
                 await (queue.heartbeat(claim) if step == "heartbeat" else queue.nack(claim, charge=False))
         assert before == [tree(root), journal_of(root, kind).states]
         assert START + 7 == os.stat(root / job.id).st_mtime
-
-
-@of_both_kinds
-def test_an_enqueue_that_waits_in_vain_for_the_journal_leaves_no_part(kind, tmp_path, root, monkeypatch):
-    monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.01)
-    store = open_queue(kind, tmp_path).store
-    jobs = [JobRecord("", "mail", b"", JobStatus.QUEUED, number, EPOCH) for number in range(2)]
-    store.carry_out([Change(None, jobs[0], "")], EPOCH)
-    with journal_of(root, kind).locked():
-        [outcome] = store.carry_out([Change(None, jobs[1], "")], EPOCH)
-    assert isinstance(outcome, StorageError)
-    assert {"journal", "journal.lock"} == set(os.listdir(root / ".jqueue"))
-    assert 1 == len(store.scan(EPOCH))
 
 
 @of_both_kinds

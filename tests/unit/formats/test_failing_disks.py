@@ -29,6 +29,9 @@ STEPS = {
 }
 """The status of the job before and after each step."""
 
+OFTEN = {"enqueue", "claim", "ack"}
+"""The steps of every job. Failures of the others are among the tests marked `wide`."""
+
 BETWEEN = {"cancel": JobStatus.IN_PROGRESS, "bury": JobStatus.QUEUED, "redrive": JobStatus.QUEUED}
 """Status that a failed step may leave between the old and the new one: locked for a cancel, or being moved."""
 
@@ -125,7 +128,10 @@ async def check(form, folder, clock, allowed):
 CASES = [(number, times) for number in range(1, 100) for times in (1, 10**6)]
 
 
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(
+    "name",
+    [each if each in ("enqueue", "claim", "ack") else pytest.param(each, marks=pytest.mark.wide) for each in STEPS],
+)
 @in_each_format
 async def test_a_disk_that_fails_at_any_write_of_a_step_loses_and_doubles_no_job(form, name, tmp_path, monkeypatch):
     if (form, name) == ("text", "enqueue"):

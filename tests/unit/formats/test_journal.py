@@ -79,17 +79,6 @@ def test_only_old_states_of_jobs_that_no_listing_shows_and_all_but_the_last_acks
     assert not left & {"gone", "acked-0"}
 
 
-def test_an_ack_that_replaces_the_journal_is_the_last_one_in_it(tmp_path):
-    ours = journal_of(tmp_path)
-    ours.write({"oldest job": ONCE}, EPOCH)
-    acked = [f"acked-{number}" for number in range(1_000)]
-    ours.write({name: State(attempt=1, finished=True) for name in acked}, EPOCH)
-    for changes in ({"oldest job": State(attempt=1, finished=True)}, {"another": ONCE}):
-        (tmp_path / JOURNAL).unlink()
-        ours.write(changes, EPOCH)
-    assert {*acked[1:], "oldest job", "another"} == journal_of(tmp_path).states.keys()
-
-
 LINES = [
     b"",
     b"{",

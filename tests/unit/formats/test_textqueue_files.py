@@ -1,7 +1,6 @@
 """A TextQueue as a queue: the bytes that are written, those that are left alone, and what people edit meanwhile."""
 
 import asyncio
-import errno
 import os
 import time
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jqueue import ClaimLostError, JobStatus, StorageError
+from jqueue import ClaimLostError, JobStatus
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue import records
 from jqueue.formats.textqueue.store import TextQueueFile
@@ -133,16 +132,6 @@ async def test_one_byte_marks_the_state_of_a_message(path):
         assert path.read_bytes() == b"=a\n-b\n-c\n-d\n#e\n"
 
 
-async def test_a_cancelled_message_that_is_restored_by_hand_is_queued_again(path):
-    path.write_bytes(b"-a\n-b\n")
-    async with queue_on(path) as queue:
-        first, _ = (await queue.read_state()).jobs
-        await queue.cancel(first.id)
-        assert b"#a\n-b\n" == path.read_bytes()
-        path.write_bytes(b"-a\n-b\n")
-        assert [b"a", b"b"] == [job.payload for job in (await queue.read_state()).jobs]
-
-
 async def test_cancelling_a_message_does_not_turn_it_into_a_note(path):
     path.write_bytes(b'-jq {"id":"x"}\n-b\n')
     async with queue_on(path) as queue:
@@ -194,35 +183,6 @@ async def test_a_claim_is_on_the_disk_before_it_is_answered(path, journal, monke
             await queue.dequeue()
             assert [name.stat().st_ino for name in names] == flushed
             flushed.clear()
-
-
-@pytest.mark.parametrize("cut", [1, 19])
-async def test_no_job_is_claimed_on_a_full_disk(cut, path, journal, monkeypatch, caplog):
-    path.write_bytes(b"-a\n-b\n-c\n")
-    async with queue_on(path) as queue:
-        await queue.dequeue()
-        write = os.write
-        loop, late = asyncio.get_running_loop(), [0]
-        time = loop.time
-        monkeypatch.setattr(loop, "time", lambda: time() + late[0])
-
-        def full(file, content):
-            if not os.path.samestat(os.fstat(file), os.stat(journal)):
-                return write(file, content)
-            if len(content) > cut:
-                return write(file, bytes(content[:-cut]))
-            late[0] += 1000  # the deadline passes
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "write", full)
-            with pytest.raises(StorageError):
-                await queue.dequeue(batch_size=2)
-        [told] = caplog.messages
-        assert "the disk is full" in told
-    assert b"-a\n-b\n-c\n" == path.read_bytes()
-    async with queue_on(path) as queue:
-        assert [(b"b", 1), (b"c", 1)] == [(job.payload, job.attempt) for job in await queue.dequeue(batch_size=9)]
 
 
 async def test_an_editor_may_replace_the_file(path):
@@ -299,13 +259,6 @@ async def test_a_truncated_message_of_ours_is_not_taken_for_a_message(path, leng
     expected = [b"a", b"123456789"] if whole else [b"a"]
     assert (expected, [*expected, b"ours"]) == (before, payloads)
     assert {b"a", b"123456789", b"ours", b"theirs\nmore"} == {payload for _, payload in await messages(path)}
-
-
-async def test_a_note_without_its_message_is_not_applied_to_the_next_line(path):
-    path.write_bytes(TORN[: TORN.index(b"-")])
-    async with queue_on(path) as queue:
-        await queue.enqueue("work", b"ours", job_id="ours")
-    assert b"\n\n#jq" in path.read_bytes()
 
 
 WRONG_NOTES = [

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from jqueue import StorageError, connect
-from jqueue.core import session
 from jqueue.domain.errors import InvalidURLError
 from jqueue.runtime.system import SystemClock
 from jqueue.testing.virtual_time import VirtualClock
 from tests.unit.formats.places import FORMATS, filled, in_each_format, open_queue
-from tests.virtual_world import in_virtual_time, now
+from tests.virtual_world import in_virtual_time
 
 EXAMPLES = {
     "vsqs": "vsqs:///var/spool/app/queue",
@@ -92,34 +91,3 @@ async def test_a_waiting_dequeue_is_woken_by_a_file_of_another_program(form, tmp
             [job] = await waiting
         assert b"payload" == job.payload
         await until(lambda: not watching())
-
-
-@in_virtual_time
-async def test_the_watch_of_a_folder_ends_with_the_last_call_that_waits(tmp_path, monkeypatch):
-    """It does not stay until the next look at the folder, which comes after an hour, nor end with an earlier call."""
-    ended = []
-
-    class NoEvents:
-        """A watch that has begun at once, and sees nothing."""
-
-        active = True
-        available = staticmethod(lambda: True)
-
-        def __init__(self, folders, changed):
-            self.start = changed
-
-        def end(self):
-            ended.append(round(now()))
-
-        def is_alive(self):
-            return False
-
-        def join(self):
-            pass
-
-    monkeypatch.setattr(session, "FileEvents", NoEvents)
-    async with open_queue("vsqs", tmp_path, VirtualClock(), poll_interval=timedelta(hours=1)) as queue:
-        answers = await asyncio.gather(queue.dequeue(wait=60), queue.dequeue(wait=120))
-        assert ([], []) == tuple(answers)
-        await asyncio.sleep(60)
-        assert [120] == ended

@@ -160,15 +160,6 @@ async def test_a_claim_that_is_seen_before_its_line_in_the_journal_is_read_again
     assert 3600 == seen.job.claim_timeout
 
 
-async def test_a_message_of_a_taken_number_leaves_the_state_of_the_other_one_alone(tmp_path):
-    queue = queue_on(tmp_path)
-    job = await queue.enqueue("mail", b"ours", headers={"a": "b"})
-    filled(tmp_path, {f"{NOW}.{NOW - 1}": b"theirs"})
-    assert [] == await queue_on(tmp_path).dequeue("other")  # gives back the expired claim
-    [ours] = [each for each in (await queue_on(tmp_path).read_state()).jobs if each.payload == b"ours"]
-    assert (job.id, "mail", {"a": "b"}) == (ours.id, ours.entrypoint, dict(ours.headers))
-
-
 @pytest.mark.parametrize("end", [{"dead": True}, {"charge": False}])
 async def test_a_folder_that_has_disappeared_is_not_made_again_by_the_end_of_a_claim(end, tmp_path):
     queue = queue_on(tmp_path / "queue")
