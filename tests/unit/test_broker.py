@@ -1,7 +1,6 @@
 """A broker is entered and left, bounds its buffer, ends each call by its deadline, and says what became of it."""
 
 import asyncio
-from contextvars import ContextVar
 
 import pytest
 
@@ -10,21 +9,16 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.group_commit import GroupCommitLoop
 from jqueue.domain.errors import (
-    ClaimLostError,
     DeadlineExceededError,
     QueueClosedError,
     QueueFullError,
-    StorageError,
     StorageFatalError,
     UnknownOutcomeError,
 )
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.ports.observer import Observer
-from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.faults import Fault
 from jqueue.testing.virtual_time import VirtualClock
-from tests.shared_memory import SharedMemory, serving
 from tests.virtual_world import Breakable, now
 
 pytestmark = pytest.mark.virtual_time
@@ -263,21 +257,6 @@ async def test_an_ack_that_was_cancelled_as_it_landed_may_be_repeated_by_its_bar
         assert () == (await queue.read_state()).jobs
 
 
-async def test_an_ack_found_to_have_landed_has_ended_the_claim_here(storage):
-    async with queue_on(storage, DirectQueue, call_timeout=20) as queue:
-        await queue.enqueue("t")
-        [job] = await queue.dequeue("t")
-        storage.on_write(Fault.LOST_ANSWER)
-        storage.on_read(Fault.HANGS)
-        with pytest.raises(UnknownOutcomeError) as raised:
-            await queue.ack(job, deadline=10)
-        await raised.value.resolve(60)
-        assert queue.held_claim(job) is None
-        with pytest.raises(ClaimLostError) as lost:
-            await queue.heartbeat(job)
-        assert lost.value.ended_here
-
-
 # Errors of the store
 
 
@@ -407,52 +386,3 @@ async def test_due_jobs_that_a_waiting_dequeue_cannot_have_do_not_delay_its_poll
         assert not waiting.done()
         await (other.resume("paused") if name == "paused" else other.enqueue("wanted"))
         assert 1 == len(await asyncio.wait_for(waiting, 3.0)), "the poll interval is one second"
-
-
-class BrokenMemory(SharedMemory):
-    """A storage whose writes fail while it is broken."""
-
-    broken = False
-
-    async def write(self, content, if_match=None):
-        if self.broken:
-            raise OSError("broken")
-        return await super().write(content, if_match)
-
-
-async def test_a_pause_after_a_failure_ends_with_the_last_caller_of_any_process():
-    storage = BrokenMemory(clock=VirtualClock())
-    async with serving(storage, call_timeout=3600, entropy=LongestWaits()) as broker, queue_on(storage) as client:
-        await client.enqueue("work", b"")
-        storage.broken = True
-        first = asyncio.create_task(broker.enqueue("work", b"", deadline=1))
-        await asyncio.sleep(0.5)  # the next commit has both calls. From 7.35 s on, it pauses for five seconds
-        calls = [broker.enqueue("work", b"", deadline=7.5), client.enqueue("work", b"", deadline=8.5), first]
-        errors = await asyncio.gather(*calls, return_exceptions=True)
-        assert all(isinstance(error, StorageError) for error in errors)
-        storage.broken = False
-        async with asyncio.timeout(1):
-            await broker.enqueue("work", b"")
-
-
-async def test_observers_are_told_of_the_context_in_which_a_call_was_made_that_ended_before_they_are_told():
-    """Its caller goes on in the same context, and makes other calls in it."""
-    request, seen = ContextVar[str]("request"), list[str | None]()
-
-    class SlowToList(InMemoryStorage):
-        async def list_beside(self, prefix):
-            await asyncio.sleep(10)
-            return await super().list_beside(prefix)
-
-    class Watch(Observer):
-        def applied(self, calls):
-            seen.extend(each.context.get(request) for each in calls.calls)
-
-    async with queue_on(SlowToList(clock=VirtualClock())) as queue:
-        queue.observe(Watch())
-        request.set("first")
-        with pytest.raises(UnknownOutcomeError) as unknown:
-            await queue.enqueue("t", b"", deadline=5)
-        request.set("second")
-        assert "t" == (await unknown.value.resolve()).entrypoint
-    assert "first" == seen[0]

@@ -8,7 +8,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import threading
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -215,18 +214,6 @@ async def test_a_token_goes_only_to_the_origin_that_it_was_given_for(
     assert is_sent == (b"Authorization" in requests[0][0])
 
 
-async def test_a_redirect_is_a_refusal_and_gets_neither_a_call_nor_the_token():
-    async with server(OK, piece(b"{}"), piece(b"")) as (elsewhere, requests):
-        answer = f"HTTP/1.1 307 Away\r\nLocation: {elsewhere}/v1/calls\r\nContent-Length: 0\r\n\r\n".encode()
-        async with server(answer) as (url, _):
-            link = await BrokerDialer(TOKEN, origin=url)(url)
-            assert link is not None
-            with pytest.raises(LinkRefusedError, match="no broker"):
-                await link.exchange(b"{}")
-            link.close()
-    assert requests == []
-
-
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
 async def test_certificates_are_checked_against_the_given_file(tmp_path):
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
@@ -297,40 +284,6 @@ async def test_a_queue_object_that_is_dropped_ends_its_connection_without_the_ga
                 await asyncio.sleep(0.01)
         finally:
             gc.enable()
-
-
-@pytest.mark.filterwarnings("ignore:unclosed")  # a socket that its event loop has left
-def test_an_event_loop_that_ends_leaves_no_connection_open():
-    place, started, over = list[str](), threading.Event(), threading.Event()
-
-    async def serve():
-        async with server(problem(422)) as (url, _):
-            place.append(f"jqueue+{url}/queue")
-            started.set()
-            await asyncio.to_thread(over.wait, 20)
-
-    async def call(queue):
-        with suppress(JQueueError):
-            await queue.enqueue("work", b"")
-
-    def sessions():
-        return {id(each) for each in gc.get_objects() if type(each) is ClientSession and not each.closed}
-
-    broker = threading.Thread(target=asyncio.run, args=(serve(),))
-    broker.start()
-    try:
-        assert started.wait(20)
-        before = sessions()
-        kept = connect(place[0], DirectQueue)
-        for _ in range(3):
-            asyncio.run(call(kept))
-            asyncio.run(call(connect(place[0], DirectQueue)))
-        assert 1 == len(sessions() - before), "the one that the next call closes"
-        del kept
-        assert before == sessions()
-    finally:
-        over.set()
-        broker.join()
 
 
 def test_urls_of_brokers():

@@ -59,23 +59,7 @@ def sent_to(storage, url):
     return sum(not isinstance(message_decoder().decode(message), Stop) for message in messages)
 
 
-# The operations
-
-
 # Clients
-
-
-async def test_a_client_finds_the_broker_by_the_header():
-    storage = NetworkMemory(clock=VirtualClock())
-    async with broker_on(storage), queue_on(storage) as client:
-        await seat_at(storage, HERE)
-        for number in range(5):
-            await client.enqueue("work", b"%d" % number)
-        jobs = await client.dequeue("work", batch_size=9)
-        for job in jobs:
-            await client.ack(job)
-        assert len((await client.read_state()).commits) == 1, "a client has committed itself"
-        assert sent_to(storage, HERE) >= 7
 
 
 async def test_a_client_of_a_dead_broker_commits_itself_and_asks_again_later_and_later():
@@ -156,14 +140,14 @@ async def test_a_client_that_is_cut_off_from_a_live_broker_keeps_others_from_it_
     apart.dial_url = dial_nobody  # type: ignore[attr-defined]
     async with broker_on(storage), queue_on(storage) as client, queue_on(apart) as lonely:
         await seat_at(storage, HERE)
-        doubted, end = set(), now() + 180
+        doubted, end = set(), now() + 100
         while now() < end:
             await lonely.enqueue("work")
             if busy:
                 await client.enqueue("work")
             await asyncio.sleep(1)
             doubted.add((await seat_of(storage)).doubted_at)
-        assert doubted == {0} if busy else len(doubted) <= 4
+        assert doubted == {0} if busy else len(doubted) <= 3
         await asyncio.sleep(60)
         served = sent_to(storage, HERE)
         await client.enqueue("work")
@@ -240,24 +224,6 @@ async def test_a_broker_that_lost_its_seat_answers_still_and_sends_its_clients_o
         )
 
 
-async def test_a_dequeue_waits_on_at_an_old_broker_whose_connection_ends_with_it():
-    storage = NetworkMemory(clock=VirtualClock())
-    async with broker_on(storage, HERE), queue_on(storage) as client:
-        await seat_at(storage, HERE)
-        await client.enqueue("other")
-        waiting = asyncio.create_task(client.dequeue("work", wait=60))
-        await asyncio.sleep(1)
-        storage.brokers[THERE] = storage.brokers[HERE]
-        await DirectQueue(storage, clock=VirtualClock()).apply(TakeSeat(THERE, "another", 1))
-        await client.enqueue("other")
-        await client.enqueue("other")
-        assert {url for url, link in storage.links if link.messages and not link.closed} == {HERE, THERE}
-        await client.enqueue("work")
-        [job] = await waiting
-        assert job.entrypoint == "work"
-        assert [url for url, link in storage.links if link.messages and not link.closed] == [THERE]
-
-
 async def test_a_client_that_is_sent_on_and_on_commits_itself():
     storage = NetworkMemory(clock=VirtualClock())
     operator = DirectQueue(storage, clock=VirtualClock())
@@ -326,24 +292,6 @@ async def test_a_client_whom_the_broker_refuses_commits_itself():
             await client.enqueue("work")
             await asyncio.sleep(1)
         assert ((await client.stats()).ready, len(refused)) == (5, 1)
-
-
-async def test_a_broker_that_asks_for_a_pause_gets_it():
-    storage = NetworkMemory(clock=VirtualClock())
-    async with broker_on(storage), queue_on(storage) as client:
-        await seat_at(storage, HERE)
-        asked = []
-
-        async def busy(message):
-            asked.append(now())
-            raise LinkError("too much to do", sent=False, pause=30.0)
-
-        storage.brokers[HERE] = busy
-        for _ in range(40):
-            await client.enqueue("work")
-            await asyncio.sleep(1)
-        assert len(asked) == 2
-        assert asked[1] - asked[0] >= 30
 
 
 async def test_a_broker_creates_no_queue_and_serves_the_one_that_a_client_creates():
@@ -437,28 +385,6 @@ async def test_a_refused_dequeue_delays_no_other_call():
                 await client.dequeue("work", wait=wait)
             await client.enqueue("work")
             assert now() - begun < 1
-
-
-async def test_a_lost_batch_that_is_refused_now_holds_up_no_later_call():
-    async with client_without_store() as (storage, client):
-        await client.enqueue("work")
-        handle, lost = storage.handle, []
-
-        async def strict(message):
-            batch = message_decoder().decode(message)
-            if isinstance(batch, Batch) and any(type(each).__name__ == "Pause" for each in batch.operations):
-                lost.append(message)
-                if len(lost) == 1:
-                    raise LinkError("cut", sent=True)
-                raise LinkRefusedError(StorageFatalError("an operator may, and no longer you"))
-            return await handle(message)
-
-        answer_by(storage, strict)
-        with pytest.raises(UnknownOutcomeError):
-            await client.pause("work")
-        begun = now()
-        await client.enqueue("work")
-        assert (now() - begun < 1, len(lost)) == (True, 2)
 
 
 async def test_a_refusal_of_one_call_is_the_error_of_that_call_alone():

@@ -17,12 +17,12 @@ import pytest
 
 from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, connect, open_storage
 from jqueue.adapters.storage import _unix_socket
-from jqueue.adapters.storage._unix_socket import HEAD, OWN_BYTES, SILENCE
+from jqueue.adapters.storage._unix_socket import HEAD, SILENCE
 from jqueue.core.broker_server import STILL
 from jqueue.core.seat_server import WATCH
 from jqueue.domain.errors import BlobMissingError, StorageFatalError, UnknownOutcomeError
 from jqueue.ports.observer import Observer
-from jqueue.ports.sharing import LARGE_BYTES, LARGEST_MESSAGE, SMALL_BYTES, SMALL_MESSAGE
+from jqueue.ports.sharing import LARGE_BYTES, LARGEST_MESSAGE, SMALL_MESSAGE
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 20.0
@@ -141,14 +141,6 @@ async def test_a_queue_that_does_not_share_commits_itself(tmp_path):
             await client.enqueue("work", b"")
         assert commits.count == 5
         assert not Path(f"{path}.broker").exists()
-
-
-async def test_the_socket_has_the_mode_of_the_file_and_goes_with_its_broker(tmp_path):
-    path = tmp_path / "queue.json"
-    async with served(path):
-        for name in ("queue.json.broker", "queue.json.broker.lock"):
-            assert (tmp_path / name).stat().st_mode & 0o777 == path.stat().st_mode & 0o777 == 0o600
-    assert not {each.name for each in tmp_path.iterdir()} & {"queue.json.broker", "queue.json.broker.lock"}
 
 
 @pytest.mark.parametrize("descriptors", [_unix_socket.DESCRIPTORS, "/absent as on macOS"])
@@ -328,45 +320,6 @@ class Raw:
                 return number, json.loads(await self.reader.readexactly(size))
 
 
-WRONG = {
-    "not JSON": b"\xff" * 40,
-    "empty": b"",
-    "another kind": b'{"do":"steal"}',
-    "no operations": b'{"do":"batch","client":"c","sequence":1}',
-    "deep": b"[" * 100_000,
-    "a negative number": b'{"do":"batch","client":"c","sequence":-1,"token":"t","operations":[],"seconds":[]}',
-    "too few": b'{"do":"batch","client":"c","sequence":1,"token":"","operations":[{"op":"purge"}],"seconds":[]}',
-    "a claim without a call": b'{"do":"claim","client":"c","operation":{"op":"dequeue"},"seconds":1}',
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-async def test_a_message_that_cannot_be_read_is_refused_and_the_connection_stays(tmp_path, name):
-    path = tmp_path / "queue.json"
-    async with asyncio.timeout(SECONDS), served(path) as (_, _, client, commits), Raw(path) as raw:
-        for number in (1, 2):
-            raw.send(WRONG[name], number)
-            answered, answer = await raw.answer()
-            assert number == answered
-            assert answer["error"]["error"] == "InvalidJobError"
-        await client.enqueue("work", b"")
-        assert commits.count == 0
-
-
-@pytest.mark.parametrize(
-    "sent",
-    [b"\xff" * 64, b"GET / HTTP/1.1\r\n\r\n", HEAD.pack(LARGEST_MESSAGE + 1, 1)],
-    ids=["noise", "another protocol", "a frame too large"],
-)
-async def test_a_frame_that_is_too_large_ends_its_connection_alone(tmp_path, sent):
-    path = tmp_path / "queue.json"
-    async with asyncio.timeout(SECONDS), served(path) as (_, _, client, commits), Raw(path) as raw:
-        raw.writer.write(sent)
-        assert b"" == await raw.reader.read()
-        await client.enqueue("work", b"")
-        assert commits.count == 0
-
-
 async def test_large_messages_that_do_not_come_hold_small_ones_up_never_and_large_ones_for_a_short_time(tmp_path):
     path, large = tmp_path / "queue.json", b"while there is no room" + bytes(LARGE_BYTES - LARGEST_MESSAGE)
     async with asyncio.timeout(SECONDS), served(path) as (_, its_commits, client, commits), AsyncExitStack() as stack:
@@ -387,33 +340,6 @@ async def test_large_messages_that_do_not_come_hold_small_ones_up_never_and_larg
         commits.count = its_commits.count = 0
         await client.enqueue("work", b"afterwards" + bytes(SMALL_MESSAGE))
         assert (1, 0) == (its_commits.count, commits.count)
-
-
-@pytest.mark.wide
-async def test_messages_of_a_client_that_has_gone_give_their_room_back(tmp_path):
-    """A large one waits in line behind one that does not come. Small ones fill their own room."""
-    path = tmp_path / "queue.json"
-    async with asyncio.timeout(SECONDS), served(path), Raw(path) as raw, AsyncExitStack() as stack:
-
-        async def lie():
-            liar = await stack.enter_async_context(Raw(path))
-            liar.writer.write(HEAD.pack(LARGEST_MESSAGE, 1) + b"[")
-            await asyncio.sleep(0.05)  # it is in line now, or nothing is shown
-            return asyncio.create_task(liar.reader.read())
-
-        ended = [await lie() for _ in range(LARGE_BYTES // LARGEST_MESSAGE)]
-        for sent in (HEAD.pack(LARGEST_MESSAGE >> 1, 1), (HEAD.pack(1, 1) + b"x") * (SMALL_BYTES // OWN_BYTES)):
-            async with Raw(path) as gone:
-                gone.writer.write(sent)
-                await gone.writer.drain()
-        await asyncio.gather(*ended)
-        last = await lie()
-        raw.send(bytes(LARGE_BYTES - LARGEST_MESSAGE - (LARGEST_MESSAGE >> 3)))
-        assert (await raw.answer())[1]["error"]["error"] == "InvalidJobError"
-        assert not last.done(), "there was room besides"
-        raw.send(b"", 2)
-        assert 2 == (await raw.answer())[0]
-        await last
 
 
 async def test_a_client_that_reads_no_answers_is_read_no_further(tmp_path):
@@ -508,26 +434,6 @@ async def test_a_connection_from_before_a_fork_is_not_used_by_the_child(tmp_path
         _, status = await asyncio.to_thread(os.waitpid, child, 0)
         assert (0, 0) == (status, commits.count)
         assert 200 == len(await payloads(client))
-
-
-async def test_a_child_that_closes_the_queue_leaves_the_connection_to_its_parent(tmp_path):
-    async with served(tmp_path / "queue.json", DirectQueue) as (_, _, client, commits):
-        waiting = asyncio.create_task(client.dequeue("work", wait=SECONDS))
-        await asyncio.sleep(0.1)
-        child = os.fork()
-        if not child:
-            code = 1
-            with suppress(BaseException):
-                asyncio.run(client.aclose())
-                code = 0
-            os._exit(code)
-        _, status = await asyncio.to_thread(os.waitpid, child, 0)
-        for _ in range(3):
-            await client.enqueue("other", b"")
-        await client.enqueue("work", b"")
-        [job] = await waiting
-        await client.ack(job)
-        assert (0, 0) == (status, commits.count)
 
 
 async def test_a_client_that_stood_still_itself_does_not_give_its_broker_up(tmp_path):
@@ -641,18 +547,6 @@ async def test_a_broker_that_stood_still_leaves_the_seat_to_another(tmp_path):
         commits.count = its_commits.count = 0
         await meet(first, second)
         assert (0, 6) == (commits.count, its_commits.count)
-
-
-async def test_the_only_broker_that_stood_still_shows_that_it_is_back(tmp_path):
-    path = tmp_path / "queue.json"
-    async with opened(path) as (broker, _):
-        broker.offer()
-        storage = LocalFileSystemStorage(path)
-        await until(lambda: storage.broker_epoch() is not None)
-        await broker.enqueue("work", b"")
-        before = storage.broker_epoch()
-        time.sleep(WATCH + STILL + 0.3)
-        await until(lambda: storage.broker_epoch() not in (None, before))
 
 
 def test_a_broker_whose_event_loop_has_ended_frees_the_seat(tmp_path):

@@ -87,19 +87,6 @@ def test_a_look_that_is_refused_later_does_not_refuse_a_batch_that_has_landed():
     assert isinstance(results[1], JobNotFoundError)
 
 
-def test_the_refusals_of_a_client_take_little_room_in_the_object():
-    draft, key = Draft(QueueState()), "k" * 200
-    perform([Enqueue("a", b"", unique_key=key, job_id="f" * 200)], draft, EPOCH)
-    more = [Enqueue("a", b"", unique_key=key, new_id="i" * 190 + str(each), on_conflict="raise") for each in range(90)]
-    batch = ClientBatch("client", 1, "t", 0, (Enqueue("a", b"", new_id="new"), *more))
-    [results] = perform([batch], draft, EPOCH)  # type: ignore[misc]
-    assert len(encode(draft.header.clients)) < 10_000
-    [again] = perform([batch], draft, EPOCH)  # type: ignore[misc]
-    assert "new" == again[0].id
-    assert str(results[1]) == str(again[1])
-    assert isinstance(again[-1], UnknownOutcomeError)
-
-
 def test_a_batch_that_has_landed_is_not_refused_if_its_results_are_too_large_for_an_answer_by_now():
     draft = Draft(QueueState())
     perform([Enqueue("a", bytes(1000), job_id="one")], draft, EPOCH)
@@ -116,30 +103,6 @@ def test_a_batch_that_creates_the_queue_is_known_if_another_call_of_the_commit_h
     assert 1 == draft.header.clients["client"].sequence
     draft.settle()
     assert [[None]] == perform([msgspec.structs.replace(batch, again=True)], draft, EPOCH)
-
-
-async def test_a_message_that_comes_late_does_not_take_the_claim_of_a_later_one():
-    wire, late = Wire(), list[Claim]()
-
-    async def between(message, handle):
-        if isinstance(message, Claim) and len(late) < 3:
-            late.append(message)
-            return await wire.lose()
-        return await handle(encode(message))
-
-    async with serving(wire), client_of(wire) as client:
-        await client.enqueue("a", b"")
-        wire.between = between
-        waiting = asyncio.create_task(client.dequeue("later", wait=60))
-        while len(late) < 3:
-            await asyncio.sleep(1)
-        await client.enqueue("later", b"")
-        [job] = await waiting
-        answer = wire.handle
-        assert answer is not None
-        for message in late:
-            await answer(encode(msgspec.structs.replace(message, wait=None)))
-        await client.ack(job)
 
 
 async def test_a_client_goes_on_after_a_backup_was_restored():
@@ -224,23 +187,6 @@ async def test_a_dequeue_does_not_wait_at_a_broker_that_is_cut_off_from_the_stor
         assert now() < began + 30
 
 
-async def test_a_broker_that_begins_does_not_wait_for_itself():
-    class Slow(Wire):
-        async def take_seat(self, handle):
-            seat = await super().take_seat(handle)
-            await asyncio.sleep(3)  # other tasks of the process can find the broker, and it does not know it is one
-            return seat
-
-    wire = Slow()
-    async with queue_on(wire) as broker:
-        broker.offer()
-        for _ in range(10):
-            began = now()
-            await broker.enqueue("a", b"")
-            assert now() < began + 0.5
-            await asyncio.sleep(0.5)
-
-
 async def test_a_dequeue_whose_claims_were_handed_back_is_known_as_not_done():
     wire = Wire()
 
@@ -258,22 +204,6 @@ async def test_a_dequeue_whose_claims_were_handed_back_is_known_as_not_done():
         with pytest.raises(DeadlineExceededError):
             await caught.value.resolve(5)
         assert {JobStatus.QUEUED} == {job.status for job in (await broker.read_state()).jobs}
-
-
-async def test_a_dequeue_waits_on_if_its_broker_has_waited_for_a_shorter_time():
-    wire = Wire()
-
-    async def between(message, handle):
-        shorter = isinstance(message, Claim) and message.wait
-        return await handle(encode(msgspec.structs.replace(message, wait=1.0) if shorter else message))
-
-    async with serving(wire), client_of(wire) as client:
-        wire.between = between
-        waiting = asyncio.create_task(client.dequeue("a", wait=30))
-        await asyncio.sleep(10)
-        await client.enqueue("a", b"")
-        [_] = await waiting
-        assert [] == await client.dequeue("a", wait=3)
 
 
 async def test_a_queue_object_that_has_served_is_a_client_again():
