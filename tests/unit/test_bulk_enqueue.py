@@ -1,7 +1,6 @@
 """A bulk enqueue adds any number of jobs in one commit, through segments. It means one enqueue after another."""
 
 import asyncio
-import gc
 import json
 from datetime import timedelta
 from typing import Any
@@ -12,7 +11,6 @@ from jqueue import BrokerQueue, DirectQueue, DuplicateJobError, InMemoryStorage,
 from jqueue.core import bulk
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError
 from jqueue.domain.job import JobStatus
-from jqueue.domain.slices import LINES_PER_SLICE
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
@@ -49,30 +47,6 @@ async def depth(queue):
 
 
 # One commit
-
-
-@in_virtual_time
-async def test_keys_of_a_call_take_turns_with_those_that_wait_and_with_each_other():
-    storage = store()
-    async with queue_on(storage) as queue, queue_on(storage) as other:
-        await queue.enqueue_many([Enqueue("work", b"a", fair_key="a")] * 30)
-        await other.dequeue("work")
-        given = [Enqueue("work", b"a", fair_key="a")] * 2 + [Enqueue("work", b"b", fair_key="b", unique_key="k")] * 2
-        jobs = await other.enqueue_many([*given, *[Enqueue("work", b"b", fair_key="b")] * 20, Enqueue("work", b"-")])
-        assert (24, 1) == (jobs.added, jobs.existing)
-        await queue.enqueue("work", b"-")
-        await queue.enqueue("work", b"b", fair_key="b")
-        await queue.enqueue("work", b"c", fair_key="c")
-        claimed = [job for _ in range(12) for job in await queue.dequeue(batch_size=5)]
-        turns: dict[int, str] = {}
-        for job in claimed:
-            turns[job.sequence] = "".join(sorted(turns.get(job.sequence, "") + job.payload.decode()))
-        assert {2: "abc", 3: "a", **dict.fromkeys(range(4, 25), "ab")} == {
-            place: keys for place, keys in turns.items() if place < 25
-        }
-        places = {job.id: job.sequence for job in claimed}
-        assert [places[job.id] for job in jobs] == [job.sequence for job in jobs]
-        assert ["-", "-"] == [job.payload.decode() for job in claimed[-2:]]
 
 
 @in_virtual_time
@@ -153,15 +127,6 @@ async def test_the_deadline_counts_from_the_moment_when_all_segments_are_stored(
 
 
 @in_virtual_time
-async def test_more_bytes_than_are_buffered_at_once_become_segments():
-    """A count of buffered bytes that never fell wrote rows that were not there."""
-    limits = Limits(payload_bytes=5 << 20, object_bytes=None, batch_size=7)
-    queue = DirectQueue(store(), clock=VirtualClock(), limits=limits)
-    await queue.enqueue_many(Enqueue("ab"[number % 2], bytes(5 << 20)) for number in range(8))
-    assert 8 == await depth(queue)
-
-
-@in_virtual_time
 async def test_a_queue_without_segments_takes_all_jobs_of_an_async_iterable():
     """The writer's own limit, which the queue's replaces, cut the jobs off without an error."""
 
@@ -193,24 +158,6 @@ async def test_features_that_only_rows_of_segments_use_are_named_for_older_reade
 
 
 # All or none
-
-
-@both
-@pytest.mark.parametrize(
-    ("jobs", "text"),
-    [
-        (None, "^enqueue_many takes an iterable of Enqueue.*, got NoneType$"),
-        ([*numbered(range(500)), b"payload"], "^enqueue_many takes Enqueue.*, got bytes$"),
-        ([*numbered(range(500)), Enqueue("work", "text")], "got str"),  # type: ignore[arg-type]
-    ],
-)
-@in_virtual_time
-async def test_something_else_than_jobs_adds_nothing(kind, jobs, text):
-    storage = store()
-    async with queue_on(storage, kind) as queue:
-        with pytest.raises(InvalidJobError, match=text):
-            await queue.enqueue_many(jobs)
-    assert 0 == storage.landed
 
 
 # Jobs that are there already
@@ -264,31 +211,6 @@ async def test_what_another_writer_does_before_the_commit_counts():
         assert b"theirs" == added[250].payload
         assert (1, 0) == (added[207].attempt, added[207].tries), "its attempts start above those that are forgotten"
         assert 281 == await depth(queue)
-
-
-@both
-@in_virtual_time
-async def test_rows_with_chosen_ids_begin_above_the_attempts_that_are_forgotten(kind):
-    async with queue_on(store(), kind, most_rows=100) as queue:
-        await queue.configure(history=timedelta(days=1))
-        for _ in range(3):
-            await queue.enqueue("old", job_id="id 1")
-            [job] = await queue.dequeue("old")
-            await queue.nack(job, dead=True)
-            await queue.purge(status=JobStatus.DEAD)
-        floor = (await queue.read_state(hot=True)).attempt_floor
-        added = await queue.enqueue_many([*numbered(range(50)), *(Enqueue("work") for _ in range(50))])
-        assert [floor] * 50 + [0] * 50 == [job.attempt for job in added]
-        claim = await queue.claim_lease("work", 10)
-        in_range = [job async for job in queue.read_lease(claim)]
-        claimed = [job for _ in range(5) for job in await queue.dequeue("work", batch_size=20)]
-        attempts = {job.id: (job.attempt, job.tries) for job in [*in_range, *claimed]}
-        assert [(floor + 1, 1)] * 50 == [attempts[f"id {number}"] for number in range(50)]
-        assert {(1, 1)} == {each for job_id, each in attempts.items() if not job_id.startswith("id ")}
-        await queue.end_lease(claim)
-        assert floor + 1 <= (await queue.read_state(hot=True)).attempt_floor
-        events = [event async for event in queue.history() if event.jobs in (10, 50)]
-        assert {floor, floor + 1, 0} == {event.attempt for event in events}
 
 
 @both
@@ -376,45 +298,3 @@ async def test_keys_of_rows_that_have_left_are_free_and_count_for_nothing(monkey
 
 
 # As one enqueue after the other
-
-
-def test_work_ahead_that_fails_when_it_is_cancelled_is_no_error_of_the_event_loop():
-    """A segment that is stored for a bulk enqueue, and rows that are read for a listing."""
-    told: list[str] = []
-
-    class Unwilling(FaultyObjects):
-        silent = False
-
-        async def _send(self, fault, request):
-            if self.silent:
-                try:
-                    await asyncio.sleep(9999)
-                except asyncio.CancelledError:
-                    raise RuntimeError("the connection was closed") from None
-            return await super()._send(fault, request)
-
-    wrong: dict[str, Any] = {"priority": "x"}
-
-    async def work():
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
-        storage = Unwilling(InMemoryStorage())
-        async with queue_on(storage, most_rows=3 * LINES_PER_SLICE) as queue:
-            storage.silent = True
-            with pytest.raises(InvalidJobError):
-                await queue.enqueue_many([*numbered(range(5 * LINES_PER_SLICE)), Enqueue("work", **wrong)])
-            storage.silent = False
-            for first in (0, 100):
-                await queue.enqueue_many(numbered(range(first, first + 3)))
-            listing = queue.iterate_jobs()
-            await anext(listing)
-            await anext(listing)
-            storage.silent = True
-            await anext(listing)
-            while storage.object_calls[-1][1] == storage.object_calls[-2][1]:
-                await asyncio.sleep(0)  # until the rows of the other segment are asked for
-            await listing.aclose()
-            storage.silent = False
-
-    asyncio.run(work())
-    gc.collect()
-    assert [] == told

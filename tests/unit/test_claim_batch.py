@@ -1,6 +1,5 @@
 """A batch of claims in one operation: leases where many jobs wait in a segment, and jobs one by one elsewhere."""
 
-import asyncio
 import random
 from contextlib import asynccontextmanager
 
@@ -126,43 +125,6 @@ async def test_batches_claim_each_job_once_and_none_before_a_more_urgent_one(see
                 del left[job_id]
             await queue.apply_each(*ends_of(claimed))
         assert ({}, 0) == (left, (await queue.stats()).depth)
-
-
-class Slow(InMemoryStorage):
-    """A storage that takes a second for each part of a segment."""
-
-    async def read_object(self, suffix, start=0, stop=None):
-        await asyncio.sleep(1)
-        return await super().read_object(suffix, start, stop)
-
-
-@in_virtual_time
-async def test_leases_with_many_failed_jobs_ask_for_all_their_rows_at_once():
-    clock = VirtualClock()
-    async with in_segments(DirectQueue(Slow(clock=clock), clock=clock), rows_kept=0) as queue:
-        await filled(queue, (256, {}))
-        [claimed] = await queue.apply(batch())
-        failed = [[job.id async for job in queue.read_lease(each)][::2] for each in claimed]
-        assert (4, 128) == (len(failed), sum(map(len, failed))), "several leases, each of several chunks"
-        began = clock.monotonic()
-        ends = [EndLease(each, dict.fromkeys(ids)) for each, ids in zip(claimed, failed, strict=True)]
-        assert [None] * len(ends) == await queue.apply_each(*ends)
-        assert clock.monotonic() - began < 2
-
-
-@in_virtual_time
-async def test_jobs_that_are_claimed_one_by_one_are_read_in_few_tries():
-    """Each try does all operations of the commit again, such as the ends of the batch before."""
-    clock = VirtualClock()
-    limits = Limits(batch_size=2000)
-    async with in_segments(DirectQueue(Slow(clock=clock), clock=clock, limits=limits), rows_kept=0) as queue:
-        jobs = [Enqueue("t", b"", concurrency_key=f"key {number}") for number in range(64)]
-        await queue.enqueue_many(jobs)
-        await spilled(queue)
-        began = clock.monotonic()
-        [claimed] = await queue.apply(batch())
-        assert 64 == len(claimed)
-        assert clock.monotonic() - began < 4
 
 
 @in_virtual_time

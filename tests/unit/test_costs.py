@@ -5,10 +5,7 @@ import asyncio
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
-from jqueue.core.blob import codec
-from jqueue.core.blob.lines import encode_job
 from jqueue.domain.errors import ClaimLostError
-from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.faults import FaultyStorage
@@ -224,52 +221,4 @@ async def test_reading_ten_thousand_jobs_yields_to_other_tasks():
     assert turns >= 10
 
 
-class Search(Operation, frozen=True):
-    """A search for jobs that finds none, and counts how often it was made."""
-
-    claims_jobs = True
-    made = 0
-
-    def search_key(self):
-        """Return what all searches have in common."""
-        return "the same"
-
-    def change(self, draft, now):
-        """Change nothing."""
-        Search.made += 1
-        return []
-
-
-async def test_a_commit_searches_once_for_all_calls_that_find_nothing(storage):
-    async with queue_on(storage) as queue:
-        await queue.enqueue("other")
-        assert [[[]]] * 9 == await asyncio.gather(*(queue.apply(Search()) for _ in range(9)))
-        assert Search.made <= 2, "once in the known version, and once in the read that confirms it"
-
-
 # Bytes of the object
-
-
-@both
-async def test_a_waiting_job_costs_what_a_scheduled_one_costs_and_its_parents_ids_twice(make, monkeypatch):
-    """And another commit does not encode it again. Once it is ready, it names its parents once."""
-    lines: list[bytes] = []
-
-    def encode(job):
-        lines.append(encode_job(job))
-        return lines[-1]
-
-    monkeypatch.setattr(codec, "encode_job", encode)
-    async with make(InMemoryStorage()) as queue:
-        parents = await queue.enqueue_many([Enqueue("parent", job_id=f"parent-{number}") for number in range(3)])
-        await queue.enqueue("child", b"payload", job_id="scheduled", delay=3600)
-        await queue.enqueue("child", b"payload", job_id="waiting__", after=parents)
-        scheduled, waiting = lines[-2:]
-        ids = ",".join(f'"{job.id}"' for job in parents)
-        assert len(waiting) - len(f',"after":[{ids}],"waits_for":[{ids}]') <= len(scheduled)
-        lines.clear()
-        await queue.enqueue("other", b"")
-        assert len(lines) == 1
-        await queue.ack_many(await queue.dequeue("parent", batch_size=3))
-        [ready] = [line for line in lines if b"waiting__" in line]
-        assert len(ready) - len(f',"after":[{ids}]') <= len(scheduled) + len("queued_at") - len("run_at")

@@ -21,7 +21,7 @@ from jqueue.domain.errors import (
     StorageFatalError,
 )
 from jqueue.domain.operations.segments import DropRows
-from jqueue.operations import EndLease, Enqueue
+from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import (
@@ -51,10 +51,6 @@ async def filled(storage, **options):
 
 def ids(jobs):
     return [job.id for job in jobs]
-
-
-def names(first, last):
-    return [f"{number:02}" for number in range(first, last)]
 
 
 READS = {
@@ -160,26 +156,6 @@ class SlowObjects(FaultyObjects):
 
 
 @in_virtual_time
-async def test_rows_that_are_handed_back_while_their_segment_is_checked_are_read_too():
-    storage = SlowObjects(store := InMemoryStorage(clock=VirtualClock()))
-    name = await filled(store)
-    whole = await remove_segment(store, name)
-    await restore_segment(store, name, whole.replace(b'"39', b'"38'))
-    queue = direct_queue(storage, clock=VirtualClock())
-    claim = await queue.claim_lease("a", JOBS)
-    with pytest.raises(SegmentDamagedError, match=name):
-        _ = [job async for job in queue.read_lease(claim)]
-    await asyncio.sleep(61)
-    storage.seconds = 1.0
-    await queue.pause("nothing")  # begins to read the segment in the background
-    await asyncio.sleep(0.5)
-    await queue.end_lease(claim, worked_on=0)
-    await asyncio.sleep(5)
-    assert [] == await queue.dequeue("a")
-    assert 1 == len((await queue.stats()).warnings)
-
-
-@in_virtual_time
 async def test_a_late_answer_of_a_slow_store_sets_no_large_segment_aside():
     storage = SlowObjects(store := InMemoryStorage(clock=VirtualClock()))
     deep: Any = tiny_queue(store, fewest_rows=80, most_rows=80)
@@ -192,22 +168,6 @@ async def test_a_late_answer_of_a_slow_store_sets_no_large_segment_aside():
         _ = [job async for job in queue.read_lease(claim, deadline=1)]
     await queue.end_lease(claim, worked_on=0)
     assert 1 == len(await queue.dequeue("a"))
-    assert () == (await queue.stats()).warnings
-
-
-@pytest.mark.wide
-@in_virtual_time
-async def test_no_segment_is_set_aside_while_one_read_after_the_other_is_answered_late():
-    storage = SlowObjects(store := InMemoryStorage(clock=VirtualClock()))
-    deep: Any = tiny_queue(store, fewest_rows=800, most_rows=800)
-    await deep.enqueue_many([Enqueue("a") for _ in range(800)])
-    await spilled(deep)
-    queue = direct_queue(storage, clock=VirtualClock(), deadline=600)
-    claim = await queue.claim_lease("a", 800)
-    failed = {job.id: "no" async for job in queue.read_lease(claim)}
-    storage.seconds = 4.0
-    await queue.apply_each(EndLease(claim, failed))
-    assert 800 == len([job async for job in queue.iterate_jobs() if job.error == "no"])
     assert () == (await queue.stats()).warnings
 
 

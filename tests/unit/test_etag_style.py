@@ -127,7 +127,7 @@ async def increment(storage, times):
 
 @pytest.mark.parametrize(("quotes", "malformed"), [(False, False), (True, False), (True, True)])
 def test_writers_that_share_a_storage_find_the_style_of_the_store_in_any_order_of_events(quotes, malformed):
-    for seed in range(20):
+    for seed in range(10):
         store = OneStyle(random.Random(seed), quotes=quotes, malformed=malformed)
 
         @in_virtual_time

@@ -1,11 +1,8 @@
 """Groups: exact numbers wherever the members are, bounded tables, and a job that nothing keeps from being enqueued."""
 
-import json
-
 import pytest
 
 from jqueue import (
-    BrokerQueue,
     DirectQueue,
     InMemoryStorage,
     InvalidJobError,
@@ -18,33 +15,12 @@ from jqueue.domain import groups
 from jqueue.domain.operations.segments import DropRows
 from jqueue.errors import GroupEndedError
 from jqueue.operations import CancelGroup, CloseGroup, Enqueue, OpenGroup
-from tests.tiny_segments import spilled, tiny_queue
+from tests.tiny_segments import tiny_queue
 
 
 async def numbers(group):
     status = await group.status()
     return status.added, status.done, status.gone, status.waiting
-
-
-async def test_members_in_segments_are_counted_and_claimed_one_by_one():
-    storage = InMemoryStorage()
-    async with tiny_queue(storage) as queue:
-        async with queue.group("many", then=Enqueue("sum")) as group:
-            await group.enqueue_many(Enqueue("work", b"%d" % number) for number in range(40))
-            await queue.enqueue_many(Enqueue("work", b"x") for _ in range(20))
-        assert (40, 0, 0, 40) == await numbers(group)
-        await spilled(queue)
-        state = await queue.read_state(hot=True)
-        assert {"many", None} == {segment.group for segment in state.segments.values()}
-        found = await queue.claim_lease("work", 50)
-        assert found is None or found.entry.group is None
-        jobs = [job for job in await queue.dequeue("work", batch_size=100) if job.group == "many"]
-        await queue.ack_many(jobs[:-1])
-        assert [] == await queue.dequeue("sum")
-        await queue.ack(jobs[-1])
-        assert 1 == len(await queue.dequeue("sum"))
-    async with DirectQueue(storage) as other:  # the numbers are those of the header
-        assert (await other.group("many").status()).done == len(jobs)
 
 
 @pytest.mark.parametrize("way", ["purge", "cancel", "drop"])
@@ -65,26 +41,6 @@ async def test_members_that_leave_with_their_segments_are_gone(way):
         await queue.ack(running)
         assert (0 if way == "cancel" else 1) == len(await queue.dequeue("sum"))
         assert (await group.wait()).ended
-
-
-async def test_an_ack_of_a_member_encodes_one_line_and_a_header_of_constant_size():
-    sizes = []
-    for members in (10, 2000):
-        storage = InMemoryStorage()
-        async with BrokerQueue(storage, limits=Limits(hot_bytes=None)) as queue:
-            async with queue.group("g", then=Enqueue("sum", b"payload")) as group:
-                await group.enqueue_many(Enqueue("work", b"%d" % number) for number in range(members))
-            [job] = await queue.dequeue("work")
-            blob = queue._engine.blob  # noqa: SLF001 - it counts lines for tests
-            before = blob.lines_encoded
-            await queue.ack(job)
-            assert before == blob.lines_encoded, "the line of an acked job is only dropped"
-            [other] = await queue.dequeue("work")
-            assert before + 1 == blob.lines_encoded
-            line = next(each for each in (await storage.read())[0].splitlines() if other.id.encode() in each)
-            assert len(b',"group":"g"') == len(line) - len(line.replace(b',"group":"g"', b""))
-            sizes.append(len(json.dumps((await queue.read_state()).model_dump(mode="json")["groups"])))
-    assert sizes[1] - sizes[0] < len("2000") * len(("added", "done", "waiting")), "digits of numbers and of times"
 
 
 async def test_the_job_that_follows_fits_into_a_full_queue():
@@ -148,16 +104,6 @@ async def test_a_member_does_not_move_to_a_queue_that_does_not_know_its_group():
         assert ["member"] == ids
         assert (1, 0, 0, 1) == await numbers(group)
         assert await source.find("member") is not None
-
-
-async def test_two_enqueues_of_one_member_count_once_and_a_replaced_one_is_gone():
-    async with DirectQueue(InMemoryStorage()) as queue:
-        async with queue.group() as group:
-            for _ in range(2):
-                await group.enqueue("work", job_id="a")
-            await group.enqueue("work", unique_key="k")
-            await group.enqueue("work", unique_key="k", on_conflict="replace")
-        assert (3, 0, 1, 2) == await numbers(group)
 
 
 @pytest.mark.parametrize(("on_dead", "gone", "dead"), [("cancel", 1, 1), ("run", 0, 1), (None, 0, 1)])

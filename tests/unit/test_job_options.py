@@ -18,7 +18,6 @@ from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.rules import SetSchedule
 from jqueue.ports import JobQueue
-from jqueue.runtime.system import SystemClock
 from jqueue.sync import SyncQueue
 
 BOUND = [each for each in OPTIONS.values() if each.needs or each.excludes]
@@ -88,24 +87,6 @@ def test_a_value_of_a_derived_class_is_stored_as_a_plain_one(option):
     preparation = Preparation(Limits(), 1.0, lambda: "new", claim_of)
     encoded = encode_operation(Enqueue("resize", **plain).prepared(preparation))
     assert encoded == encode_operation(Enqueue(Text("resize"), **other).prepared(preparation))
-
-
-@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
-async def test_a_queue_with_a_clock_of_a_derived_class_takes_every_call(kind):
-    """As under freezegun, which replaces the class `datetime` in all modules."""
-
-    class Frozen(SystemClock):
-        def now(self):
-            return Moment(2030, 1, 1, tzinfo=UTC)
-
-    async with kind(InMemoryStorage(clock=Frozen()), clock=Frozen()) as queue:
-        await queue.schedule("nightly", "0 2 * * *", "resize")
-        job = await queue.enqueue("resize", delay=0, keep_result=60)
-        [claimed] = await queue.dequeue("resize")
-        await queue.nack(claimed, error="no")
-        [claimed] = await queue.dequeue("resize")
-        await queue.ack(claimed)
-        assert [job.id] == [each.id for each in (await queue.read_state()).jobs]
 
 
 def test_an_operation_that_is_applied_to_a_state_is_checked_and_completed_first():

@@ -27,7 +27,6 @@ from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import in_segments
-from tests.two_methods import TwoMethods
 from tests.virtual_world import in_virtual_time, now
 
 TINY = Limits(object_bytes=100)
@@ -84,22 +83,6 @@ async def test_the_claim_of_many_large_payloads_takes_no_more_memory_than_the_bl
         taken += jobs
         assert all(job.failures == 1 for job in jobs)
     assert [b"%d" % number * 3000 for number in range(10)] == [job.payload for job in taken]
-
-
-async def test_a_store_that_keeps_no_objects_keeps_the_limits_of_before():
-    queue = DirectQueue(TwoMethods())
-    assert "objects" in queue.capabilities.missing
-    job = await queue.enqueue("work", b"x" * 100_000, keep_result=60)
-    assert (None, 100_000) == (job.payload_object, len(job.payload))
-    with pytest.raises(InvalidJobError, match=r"Limits\(payload_bytes"):
-        await queue.enqueue("work", b"x" * (MIB + 1))
-    with pytest.raises(InvalidJobError, match="no objects"):
-        await queue.enqueue("work", pieces(1, 8))
-    [job] = await queue.dequeue()
-    with pytest.raises(InvalidJobError, match="65536"):
-        await queue.ack(job, result="x" * 70_000)
-    with pytest.raises(InvalidJobError, match="objects"):
-        await queue.collect()
 
 
 @pytest.mark.parametrize("error", [StorageFatalError("403"), StorageError("input/output error"), None])
@@ -274,33 +257,3 @@ async def test_an_operation_inside_another_keeps_its_large_values_and_none_is_lo
         assert "r" * 200 == await queue.result(job.id)
         assert [LARGE] * 2 == [each.payload for each in await queue.dequeue("next", batch_size=2)]
         assert [] == await suffixes(storage)
-
-
-async def test_a_closed_queue_has_no_collection_that_its_last_commit_began():
-    class Gated(InMemoryStorage):
-        def __init__(self):
-            super().__init__(clock=FakeClock())
-            self.writing, self.gate, self.listing = asyncio.Event(), asyncio.Event(), False
-
-        async def write(self, *arguments, **options):
-            self.writing.set()
-            await self.gate.wait()
-            return await super().write(*arguments, **options)
-
-        async def list_beside(self, prefix):
-            self.listing = prefix != "."
-            return [] if prefix == "." else await asyncio.Event().wait()
-
-    storage = Gated()
-    storage.gate.set()
-    async with queue_on(storage) as queue:
-        await queue.enqueue("work", LARGE)
-        [job] = await queue.dequeue("work")
-        storage.writing.clear()
-        storage.gate.clear()
-        acked = asyncio.ensure_future(queue.ack(job))
-        await storage.writing.wait()
-        asyncio.get_running_loop().call_soon(storage.gate.set)  # while the queue closes
-    await acked
-    assert storage.listing
-    assert [] == [task for task in asyncio.all_tasks() if task.get_name() == "jqueue-collection"]

@@ -12,7 +12,6 @@ from jqueue import (
     JobStateError,
     JobStatus,
     Limits,
-    UnknownOutcomeError,
 )
 from jqueue.domain.job import Progress
 from jqueue.domain.operations.ends import Heartbeat
@@ -107,34 +106,6 @@ async def test_a_job_with_progress_is_claimed_by_itself_which_ends_it():
         assert await queue.claim_lease("t", 3) is None, "it comes first"
         assert [(first.id, None)] == [(each.id, each.progress) for each in await queue.dequeue("t")]
         assert await queue.claim_lease("t", 3) is None, "its segment has a job that is never leased"
-
-
-class Unanswering(InMemoryStorage):
-    """A storage that does what it is asked, and answers only now and then."""
-
-    silent = False
-
-    async def write(self, content, if_match=None):
-        etag = await super().write(content, if_match)
-        await asyncio.sleep(3600 * self.silent)
-        return etag
-
-    async def read_if_changed(self, etag):
-        await asyncio.sleep(3600 * self.silent)
-        return await super().read_if_changed(etag)
-
-
-@in_virtual_time
-async def test_resolving_a_claim_whose_outcome_was_unknown_hands_out_no_lease():
-    storage = Unanswering(clock=VirtualClock())
-    async with queue_on(storage, call_timeout=1) as queue:
-        await with_rows(queue, 10)
-        storage.silent = True
-        with pytest.raises(UnknownOutcomeError) as caught:
-            await queue.claim_lease("t", 5, deadline=5)
-        storage.silent = False
-        assert await caught.value.resolve(10) is None
-        assert await queue.claim_lease("t", 10) is not None, "the claim that landed was handed back"
 
 
 @in_virtual_time

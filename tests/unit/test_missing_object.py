@@ -63,8 +63,7 @@ async def deleted(folder):
     return storage
 
 
-@both
-@pytest.mark.parametrize("folder", LEFT)
+@pytest.mark.parametrize(("folder", "make"), [*((folder, DirectQueue) for folder in LEFT), (".payloads/", BrokerQueue)])
 async def test_no_call_creates_a_queue_beside_what_is_left_of_another(folder, make):
     storage = await deleted(folder)
     await asyncio.sleep(HOUR)

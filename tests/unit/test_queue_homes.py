@@ -14,7 +14,7 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import JQueueError, QueueClosedError, UnknownOutcomeError
+from jqueue.domain.errors import JQueueError, QueueClosedError
 from jqueue.domain.limits import Limits
 from tests.shared_memory import SharedMemory
 
@@ -59,20 +59,6 @@ def test_a_call_is_answered_if_its_loop_runs_again_after_another_one():
     assert b"first" == loop.run_until_complete(asyncio.wait_for(call, PATIENCE)).payload
     loop.close()
     assert 2 == len(asyncio.run(queue.read_state()).jobs)
-
-
-def test_an_outcome_that_is_unknown_in_one_loop_is_unknown_in_the_next():
-    class Crash(BaseException):
-        """An error that ends the writer."""
-
-    class Crashing(InMemoryStorage):
-        async def write(self, content, if_match=None):
-            raise Crash
-
-    with pytest.raises(UnknownOutcomeError) as unknown:
-        asyncio.run(DirectQueue(Crashing()).enqueue("work", b""))
-    with pytest.raises(UnknownOutcomeError):
-        asyncio.run(unknown.value.resolve())
 
 
 def test_a_program_may_end_while_a_call_of_it_waits_at_a_broker():
@@ -137,22 +123,17 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has
 
 FORKING = """
 import asyncio, os, sys, time, warnings
-from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
+from jqueue import DirectQueue, LocalFileSystemStorage
 
 warnings.simplefilter("ignore")  # Python 3.12 warns of every fork that finds a thread
-path, kind, used_before = sys.argv[1:]
-queue = {"DirectQueue": DirectQueue, "BrokerQueue": BrokerQueue}[kind](LocalFileSystemStorage(path, lock_timeout=60))
+path = sys.argv[1]
+queue = DirectQueue(LocalFileSystemStorage(path, lock_timeout=60))
 
 async def enqueue(name, count):
-    if kind == "BrokerQueue":
-        async with queue:
-            await asyncio.gather(*(queue.enqueue(name, b"payload") for _ in range(count)))
-    else:
-        for _ in range(count):
-            await queue.enqueue(name, b"payload")
+    for _ in range(count):
+        await queue.enqueue(name, b"payload")
 
-if used_before == "used":
-    asyncio.run(enqueue("parent", 5))
+asyncio.run(enqueue("parent", 5))
 children = []
 for number in range(3):
     child = os.fork()
@@ -173,15 +154,12 @@ sys.exit(sum(os.waitpid(child, 0)[1] for child in children) != 0)
 
 
 @needs_fork
-@pytest.mark.parametrize(("kind", "used_before"), [("DirectQueue", "used"), ("BrokerQueue", "new")])
-def test_a_forked_queue_is_another_writer_and_loses_nothing(tmp_path, kind, used_before):
+def test_a_forked_queue_is_another_writer_and_loses_nothing(tmp_path):
     path = tmp_path / "queue.json"
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING, str(path), kind, used_before], capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = subprocess.run([sys.executable, "-c", FORKING, path], capture_output=True, text=True, timeout=PATIENCE)
     assert 0 == done.returncode, done.stderr
     blob = json.loads(path.read_bytes())
     names = [job["entrypoint"] for job in blob["jobs"].values()]
-    expected = {"parent": 15 if used_before == "used" else 10, **{f"child {number}": 10 for number in range(3)}}
+    expected = {"parent": 15, **{f"child {number}": 10 for number in range(3)}}
     assert expected == {name: names.count(name) for name in expected}, "a job was lost although its enqueue returned"
     assert len(blob["commits"]) >= 4, "two processes would take each other's commits for their own"

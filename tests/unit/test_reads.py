@@ -3,8 +3,7 @@
 import asyncio
 import copy
 import pickle
-from contextlib import AsyncExitStack
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +13,6 @@ from jqueue import (
     DirectQueue,
     InMemoryStorage,
     InvalidJobError,
-    Job,
     JobStatus,
     QueueSet,
     connect,
@@ -58,16 +56,6 @@ async def test_find_returns_a_job_by_its_id_and_no_repr_shows_its_payload():
     finished = await queue.find("here")
     assert (finished and finished.status) == JobStatus.COMPLETED
     assert await queue.find("nowhere") is None
-
-
-def test_the_repr_of_a_job_shows_what_differs_from_a_default():
-    job = Job(id="a", entrypoint="mail", payload=b"secret", created_at=datetime(2026, 1, 2, tzinfo=UTC), priority=3)
-    assert f"Job(id='a', entrypoint='mail', payload='<6 bytes>', priority=3, created_at={job.created_at!r})" == repr(
-        job
-    )
-    other = Job.model_validate({**job.model_dump(), "headers": {"a": "b"}, "result": 1, "future": True})
-    assert "headers={'a': 'b'}, future=True)" in repr(other)
-    assert "status=<JobStatus.DEAD: 'dead'>" in repr(job.with_status(JobStatus.DEAD))
 
 
 @in_virtual_time
@@ -157,13 +145,3 @@ async def test_a_storage_in_the_place_of_a_queue_names_the_remedy(url, tmp_path,
 async def test_the_error_for_a_payload_that_is_not_bytes_says_how_to_encode_it(payload, hint):
     with pytest.raises(InvalidJobError, match=hint):
         await DirectQueue(InMemoryStorage()).enqueue("mail", payload)
-
-
-async def test_a_storage_that_is_entered_like_a_queue_names_the_remedy():
-    storage: Any = open_storage("memory://")
-    with pytest.raises(AttributeError, match=REMEDY):
-        async with storage:
-            pass
-    async with AsyncExitStack() as stack:
-        with pytest.raises(AttributeError, match=REMEDY):
-            await stack.enter_async_context(storage)

@@ -8,7 +8,6 @@ import json
 import socket
 import ssl
 from contextlib import asynccontextmanager, nullcontext
-from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -364,10 +363,6 @@ async def listed(storage):
         return [each.suffix for each in await storage.list_beside(".staged.")]
 
 
-def contents(*keys):
-    return [{"Key": key, "LastModified": datetime(2030, 1, 1, tzinfo=UTC), "Size": 1} for key in keys]
-
-
 @pytest.mark.parametrize(
     ("answers", "hint"),
     [
@@ -380,20 +375,6 @@ def contents(*keys):
 async def test_a_list_that_cannot_be_read_to_its_end_is_a_failure(answers, hint):
     with pytest.raises(StorageError, match=hint):
         await listed(S3Storage("the-bucket", "key", Listing(*answers)))
-
-
-async def test_names_outside_the_prefix_and_repeated_names_are_left_out():
-    session = Listing(
-        {
-            "IsTruncated": True,
-            "NextContinuationToken": "a",
-            "Contents": contents("key.staged.1", "precious", "key.json"),
-        },
-        {"IsTruncated": False, "Contents": contents("key.staged.1", "key", "key.staged.0")},
-    )
-    assert [".staged.0", ".staged.1"] == await listed(S3Storage("the-bucket", "key", session))
-    assert [None, "a"] == [asked.get("ContinuationToken") for asked in session.asked]
-    assert ["key.staged."] * 2 == [asked["Prefix"] for asked in session.asked]
 
 
 # Endpoints that are wrong

@@ -1,9 +1,7 @@
 """Bounds that a queue with segments promises: requests, bytes written, segments kept, size of its object."""
 
 import asyncio
-import tracemalloc
 from collections import Counter
-from random import Random
 from typing import Any
 
 import pytest
@@ -135,17 +133,6 @@ async def test_a_queue_of_any_number_of_full_segments_keeps_few_by_merges_of_few
         assert storage.created_bytes <= 8 * sum(segment.bytes for segment in segments)
 
 
-@in_virtual_time
-async def test_a_merge_puts_the_rows_of_several_priorities_in_the_order_in_which_they_are_served(storage):
-    async with queue_on(storage, bulk_jobs=0, fewest_rows=1) as queue:
-        for _ in range(60):
-            await queue.enqueue_many([Enqueue("a", b"%d" % priority, priority) for priority in (2, 0, 1)])
-        assert len((await rested(queue)).segments) < 20, "60 spills were merged"
-        order = [int(job.payload) for _ in range(18) for job in await queue.dequeue("a", batch_size=10)]
-    assert sorted(order) == order
-    assert 180 == len(order)
-
-
 # What is read
 
 
@@ -189,16 +176,6 @@ async def test_the_first_of_many_due_jobs_is_claimed_and_the_others_are_not_read
         assert storage.calls()["read_object"] <= 2 * len(segments), "the index and a chunk of each"
 
 
-@in_virtual_time
-async def test_segments_that_have_left_the_queue_are_forgotten(storage):
-    async with queue_on(storage, bulk_jobs=0, hot_bytes=0, fewest_rows=1, chunk_rows=2) as queue:
-        for _ in range(5):
-            await queue.enqueue_many(jobs(4))
-            for job in await queue.dequeue("a", batch_size=4):
-                await queue.ack(job)
-        assert 1 >= len(queue._engine.segments.loader._runs)  # noqa: SLF001
-
-
 # Ranges
 
 
@@ -234,19 +211,3 @@ async def test_a_look_at_the_first_of_very_many_due_jobs_is_exact_and_reads_few_
         assert storage.calls()["read_object"] <= 1, "chunks of due rows alone have none"
         every = await view.first_jobs(20_000, VirtualClock().now(), Selection(newer_than=7200))
         assert ([made[-1], *made[:-1]], False) == ([job.id for job in every.jobs], every.more)
-
-
-@in_virtual_time
-async def test_a_look_at_the_first_due_jobs_holds_few_of_them(storage):
-    random, size = Random(1), 2000
-    async with queue_on(storage, bulk_jobs=0, chunk_rows=16) as queue:
-        await queue.enqueue_many([Enqueue("a", bytes(size), delay=random.randrange(60, 600)) for _ in range(5000)])
-        await asyncio.sleep(3600)
-        view: Any = await direct_queue(storage, clock=VirtualClock()).view()
-        for most_jobs, most_bytes in ((50, None), (5000, 50 * size)):
-            tracemalloc.start()
-            first = await view.first_jobs(most_jobs, VirtualClock().now(), most_bytes=most_bytes)
-            held = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            assert sorted(job.sequence for job in first.jobs) == list(range(1, 51 + (most_bytes is not None)))
-            assert held < 5000 * size / 2

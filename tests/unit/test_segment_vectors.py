@@ -177,7 +177,7 @@ async def test_a_manifest_that_cannot_be_true_is_refused(right, wrong):
 
 
 @pytest.mark.parametrize("kind", [HashTable, KeyTable])
-@pytest.mark.parametrize(("entries", "is_varied"), [(0, True), (1, True), (5000, True), (5000, False), (50_000, True)])
+@pytest.mark.parametrize(("entries", "is_varied"), [(0, True), (1, True), (10_000, True), (5000, False)])
 def test_a_hash_table_is_in_order_and_made_in_short_slices(kind, entries, is_varied):
     random, size = Random(entries), 64 * kind.WORDS
     bits = size if is_varied else 1

@@ -92,12 +92,6 @@ def modes_and_groups(path):
     return {(stat.S_IMODE(status.st_mode), status.st_gid) for status in found}
 
 
-def test_users_of_one_group_take_turns_and_mode_and_group_stay(path):
-    for turn, user in enumerate([WEB, WORKER, WORKER, WEB, 0, WORKER]):
-        run_as(user, written(path, b"%d" % turn, mode=0o660))
-        assert (b"%d" % turn, {(0o660, GROUP)}) == (path.read_bytes(), modes_and_groups(path))
-
-
 def test_users_that_create_a_queue_at_the_same_moment_lose_no_update(path):
     async def increment():
         await count_up(LocalFileSystemStorage(path, mode=0o660), 20)
@@ -301,8 +295,7 @@ def beside_a_stranger(path, program, work, user=WEB, stranger=STRANGER):
     return done, got
 
 
-@pytest.mark.parametrize("exists", [True, False])
-@pytest.mark.parametrize("program", [in_a_socket, with_a_lock, with_a_pipe])
+@pytest.mark.parametrize(("program", "exists"), [(in_a_socket, True), (with_a_lock, False), (with_a_pipe, True)])
 def test_a_stranger_in_the_brokers_place_gets_no_call_and_is_named_once(shared, program, exists, caplog):
     if exists:
         run_as(WEB, created(shared))

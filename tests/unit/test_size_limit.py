@@ -16,7 +16,6 @@ from jqueue.domain.header import Table
 from jqueue.domain.limits import ENTRYPOINTS_KEPT
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.rules import Pause, Resume
-from jqueue.domain.transitions import ABSENT
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import in_segments, spilled, tiny_queue
@@ -52,21 +51,6 @@ async def test_results_of_60_kb_stay_within_the_limit_and_acks_say_which_were_dr
         stats = await queue.stats()
         assert (40, 40 - len(kept)) == (stats.completed, stats.results_dropped)
         assert f"{40 - len(kept)} results were dropped because the queue had no room" in stats.warnings[-1]
-
-
-@both
-async def test_a_queue_filled_until_it_refuses_stays_within_its_limit_while_its_jobs_end(kind):
-    storage, largest, number = InMemoryStorage(), 0, 0
-    async with kind(storage, limits=Limits(blob_bytes=200_000, hot_bytes=None, object_bytes=None)) as queue:
-        with pytest.raises(QueueFullError):
-            while number < 10_000:
-                await queue.enqueue("t", b"x" * 100, keep_result=3600)
-                number += 1
-        for _ in range(number // 40):
-            for job in await queue.dequeue("t", batch_size=40):
-                largest = max(largest, await size_of(storage))
-                await queue.ack(job, result="x" * 12_000)
-        assert 150_000 < max(largest, await size_of(storage)) <= 200_000
 
 
 @both
@@ -177,17 +161,6 @@ async def test_keys_kept_after_their_jobs_have_a_limit_of_their_own(kind):
     await queue.enqueue_many([Enqueue("t", unique_key=f"more {each}", unique_for=600) for each in range(60)])
     stats = await queue.stats()
     assert (0, 0) == (stats.kept_keys, stats.kept_key_bytes)
-
-
-def test_an_entry_of_a_large_table_that_stays_is_not_encoded_again():
-    table = Table({f"key {number}": (f"job {number}", 1.5) for number in range(30_000)})
-    [_, older, *_] = table.text()
-    for number in range(100):
-        table[f"new {number}"] = ("job", 2.5)
-        assert older is table.text()[1]
-    table.restore("new 3", ABSENT)
-    assert older is table.text()[1]
-    assert dict(table) == {key: tuple(value) for key, value in json.loads(b"".join(table.text())).items()}
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefghij"), st.integers(0, 3))))

@@ -1,7 +1,6 @@
 """Jobs that tasks have staged: one commit adds them, whatever their number, and each write is done once."""
 
 import asyncio
-import json
 from datetime import timedelta
 
 import pytest
@@ -236,15 +235,6 @@ async def test_the_first_key_that_is_taken_is_named_although_its_row_is_not_load
         with pytest.raises(DuplicateJobError) as raised:
             await other.enqueue_staged([task], FIRST, on_conflict="raise")
         assert "in a segment" == raised.value.unique_key
-
-
-@in_virtual_time
-async def test_staged_jobs_with_a_limit_are_named_for_older_readers():
-    storage = objects()
-    async with deep_queue(storage) as queue:
-        await queue.enqueue_staged([await stage(queue, b"a", concurrency_key="key")], FIRST)
-        blob, _ = await storage.read()
-        assert {"limits", "segments"} == {*json.loads(blob)["critical"]}
 
 
 @in_virtual_time

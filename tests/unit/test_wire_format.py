@@ -2,14 +2,12 @@
 
 import asyncio
 import json
-import math
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from jqueue import DirectQueue, InMemoryStorage, JobStatus
 from jqueue.core.blob.codec import Blob, decode, parse_blob
@@ -126,19 +124,6 @@ async def test_a_header_that_was_edited_by_hand_is_read_in_linear_time_and_keeps
     await queue.pause("nothing")
     assert "jöb" in (await storage.read())[0].decode().partition("\n")[0]
     assert ["enqueue"] == [event.verb async for event in queue.history(job_id="jöb")]
-
-
-@pytest.mark.parametrize(
-    ("name", "table"),
-    [
-        ("retired", {"a": math.inf}),
-        ("retired", {"not a name": 1.5}),
-        ("commits", {"w": object()}),
-    ],
-)
-def test_a_state_with_a_table_that_no_blob_can_hold_is_refused(name, table):
-    with pytest.raises(ValidationError, match=name):
-        QueueState(**{name: table})
 
 
 def test_a_state_takes_any_mapping_as_a_table():
@@ -376,9 +361,9 @@ async def test_a_line_without_a_time_is_dated_by_the_last_commit_before_it_for_a
 def test_a_look_beside_a_commit_that_takes_over_a_large_blob_sees_the_version_that_it_has_read():
     """The two take turns between their slices. A look begins and ends at any of them."""
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    jobs = [Job(id=f"{n}", entrypoint="work", payload=b"", created_at=at, sequence=n) for n in range(1, 801)]
-    changed = [job.model_copy(update={"priority": 1}) for job in jobs[:600]]
-    contents = [encode(QueueState(jobs=tuple(each))) for each in (jobs[200:], jobs, changed)]
+    jobs = [Job(id=f"{n}", entrypoint="work", payload=b"", created_at=at, sequence=n) for n in range(1, 401)]
+    changed = [job.model_copy(update={"priority": 1}) for job in jobs[:300]]
+    contents = [encode(QueueState(jobs=tuple(each))) for each in (jobs[100:], jobs, changed)]
     blob, looks = Blob(), []
     for content in contents:
         for _ in blob.adopting(parse_blob(content), len(content)):
@@ -386,6 +371,6 @@ def test_a_look_beside_a_commit_that_takes_over_a_large_blob_sees_the_version_th
                 looks.append((read, blob.looking(parse_blob(read))))
                 next(looks[-1][1])
                 assert decode(read).jobs == tuple(map(job_of, exhaust(blob.looking(parse_blob(read)))[0].values()))
-    assert len(looks) > 20
+    assert len(looks) > 10
     for read, look in looks:
         assert decode(read).jobs == tuple(map(job_of, exhaust(look)[0].values()))
