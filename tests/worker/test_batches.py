@@ -4,20 +4,15 @@ import asyncio
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage, Limits
 from jqueue.operations import Enqueue
-from jqueue.testing.faults import Fault, FaultyObjects
-from jqueue.testing.virtual_time import VirtualClock
-from jqueue.worker import BatchContext, Discard, Retry, RunReport, Worker
+from jqueue.worker import BatchContext, RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import (
     COMPLETED,
     LONG,
     QUEUED,
     broker,
-    direct,
     drained,
-    until,
     working,
 )
 
@@ -69,23 +64,6 @@ async def test_a_draining_worker_does_not_wait_for_fuller_batches():
         await enqueue(queue, b"1", b"2", b"3", b"4")
         assert RunReport(succeeded=4) == await drained(worker, queue)
     assert [(0, [b"1", b"2", b"3"]), (0, [b"4"])] == calls
-
-
-@in_virtual_time
-async def test_other_entrypoints_go_on_while_a_batch_waits():
-    worker, done = Worker(concurrency=2), []
-    calls = recording(worker, batch=3, batch_wait=10)
-
-    @worker.handler("other")
-    async def other() -> None:
-        done.append(now())
-
-    async with direct() as queue, working(worker, queue):
-        await queue.enqueue("work", b"1")
-        await asyncio.sleep(2)
-        await queue.enqueue("other", b"")
-        await until(lambda: calls)
-    assert done[0] < 4
 
 
 @in_virtual_time
@@ -183,66 +161,3 @@ async def test_a_batch_handler_enqueues_and_reads_the_results_of_single_jobs_and
         assert (3, "x") == await work.using(queue).result(job)
         assert [(BatchContext, 2)] == wrapped
         assert [COMPLETED] * 2 == [each.status for each in (await queue.read_state()).jobs]
-
-
-# Deep queues
-
-
-NUMBER = 3000
-LIMITS = Limits(hot_bytes=1, batch_size=1000)
-
-
-async def filled(storage=None, number=NUMBER):
-    """A queue with numbered jobs in segments."""
-    queue = broker(storage, limits=LIMITS)
-    async with queue:
-        await queue.enqueue_many(Enqueue("work", b"%d" % place) for place in range(number))
-    return queue
-
-
-async def counts(queue):
-    """Numbers of jobs: done, waiting, scheduled, in progress, dead."""
-    stats = await queue.stats()
-    return stats.totals.done, stats.depth, stats.scheduled, stats.in_progress, stats.dead
-
-
-@in_virtual_time
-async def test_each_job_of_a_batch_from_segments_has_an_outcome_of_its_own():
-    worker = Worker()
-
-    @worker.handler("work", batch=100, max_attempts=2)
-    async def work(numbers: list[int], ctx: BatchContext) -> list[Exception | None]:
-        ctx[0].on_ack(Enqueue("next", b"%d" % numbers[0]))
-        kinds: dict[int, Exception] = {7: ValueError("bad"), 8: Discard("never"), 9: Retry(after=3600)}
-        return [kinds.get(number % 100) for number in numbers]
-
-    queue = await filled()
-    async with queue:
-        report = await drained(worker, queue)
-        assert RunReport(succeeded=2910, failed=60, dead=30) == report
-        assert 60 == (await queue.stats()).scheduled
-        await asyncio.sleep(7200)
-        report = await drained(worker, queue)
-        assert RunReport(dead=60) == report
-        assert 90 == (await queue.stats()).dead
-        assert 30 == len([job async for job in queue.iterate_jobs(entrypoint="next")])
-
-
-@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LANDS_LATER])
-@in_virtual_time
-async def test_faults_of_the_store_change_no_outcome_of_a_batch_from_segments(fault):
-    memory = InMemoryStorage(clock=VirtualClock())
-    await filled(memory)
-    storage, worker, seen = FaultyObjects(memory), Worker(concurrency=2), []
-
-    @worker.handler("work", batch=100)
-    async def work(numbers: list[int]) -> None:
-        seen.extend(numbers)
-        if len(seen) % 300 == 0:
-            storage.on_write(fault)
-
-    async with BrokerQueue(storage, clock=VirtualClock(), limits=LIMITS) as queue:
-        report = await drained(worker, queue)
-        assert (NUMBER, RunReport(succeeded=NUMBER)) == (len(seen), report)
-        assert sorted(seen) == list(range(NUMBER))
-        assert (NUMBER, 0, 0, 0, 0) == await counts(queue)

@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
 
 from jqueue import DirectQueue, InMemoryStorage, Job, connect
 from jqueue.sync import SyncQueue
@@ -135,22 +134,6 @@ async def test_a_call_is_a_value_with_its_options_for_enqueue_many_and_on_ack():
 def _options(call, *names):
     """The values of options of a call's operation."""
     return [getattr(call.operation(), name) for name in names]
-
-
-class Fields(BaseModel):
-    enqueue: bool
-
-
-async def test_a_payload_with_a_field_of_that_name_is_no_queue():
-    worker = Worker()
-
-    @worker.handler
-    async def work(fields: Fields) -> None: ...
-
-    async with broker() as queue:
-        worker.bind(queue)
-        await work.enqueue(Fields(enqueue=True))
-        assert [b'{"fields":{"enqueue":true}}'] == [job.payload for job in (await queue.read_state()).jobs]
 
 
 async def test_the_handlers_of_a_router_have_the_queue_of_the_worker_that_includes_it():

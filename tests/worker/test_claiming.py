@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
+from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.operations.ends import Sweep
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
@@ -79,32 +79,8 @@ async def test_the_number_of_commits_is_bounded_by_slots_and_batches(concurrency
     assert sizes == ([batch] * (count // batch) if batch else [])
 
 
-@both
 @in_virtual_time
-async def test_a_job_enqueued_while_the_worker_waits_starts_at_once(make):
-    worker, begun = Worker(), []
-
-    @worker.handler("work")
-    async def work() -> None:
-        begun.append(now())
-
-    async with make() as queue, working(worker, queue):
-        await asyncio.sleep(100)
-        await queue.enqueue("work", b"")
-        await until(lambda: begun)
-    assert begun[0] < 100.1
-
-
-class CancelledOnly(BrokerQueue):
-    """A queue of a user's own, whose waits only end early when its calls are cancelled."""
-
-    async def dequeue(self, *arguments, wait=None, **options):
-        return await super().dequeue(*arguments, wait=wait and float(wait), **options)
-
-
-@pytest.mark.parametrize("kind", [BrokerQueue, CancelledOnly])
-@in_virtual_time
-async def test_slots_freed_during_a_long_poll_are_used(kind):
+async def test_slots_freed_during_a_long_poll_are_used():
     worker, running = Worker(concurrency=4), []
 
     @worker.handler("work")
@@ -113,7 +89,7 @@ async def test_slots_freed_during_a_long_poll_are_used(kind):
         await asyncio.sleep(seconds)
 
     storage = CountingStorage()
-    async with broker(storage, kind) as queue, working(worker, queue):
+    async with broker(storage) as queue, working(worker, queue):
         for _ in range(3):
             await work.using(queue).enqueue(5.0)
         await asyncio.sleep(6)  # the long poll was for one slot, and three have become free

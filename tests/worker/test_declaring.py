@@ -1,14 +1,13 @@
 """Handlers are declared by decorators, can be called, and enqueue jobs; whatever is wrong is refused with advice."""
 
 import asyncio
-import contextvars
 import functools
 import inspect
 import logging
 import threading
 from dataclasses import FrozenInstanceError, replace
 from datetime import timedelta
-from typing import Annotated, Any, cast
+from typing import Any
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -16,7 +15,7 @@ from pydantic import BaseModel
 
 from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, Job
 from jqueue.operations import Enqueue, SetLimits, SetSchedule
-from jqueue.worker import BatchContext, Context, Depends, Exponential, Rate, Retry, Router, RunReport, Snooze, Worker
+from jqueue.worker import BatchContext, Context, Exponential, Rate, Retry, Router, RunReport, Snooze, Worker
 from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import broker, drained, only_job
 
@@ -131,6 +130,7 @@ def test_an_unknown_option_is_named(declare):
         (handler, {"max_attempts": 0}),
         (handler, {"timeout": -1}),
         (handler, {"rate": 5}),
+        (handler, {"rate_per_key": 3}),
         (handler, {"backoff": 5}),
         (handler, {"batch": 10_001}),
         (handler, {"batch_wait": 3}),
@@ -333,46 +333,12 @@ async def test_the_outermost_function_decides_where_a_handler_runs():
     assert {"passes on": True, "runs": False, "sync_to_async": False, "twice": False} == seen
 
 
-VARIABLE = contextvars.ContextVar("VARIABLE", default="unset")
-
-
-@pytest.mark.parametrize("name", ["alone", "with a dependency"])
-async def test_a_coroutine_that_a_wrapper_passes_on_has_its_context_and_can_be_stopped(name):
-    own, seen = Worker(grace=0.01), []
-
-    async def work(ctx: Context) -> None:
-        seen.append(VARIABLE.get())
-        own.stop()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            seen.append("stopped")
-
-    async def with_dependency(ctx: Context, it: Annotated[str, Depends(lambda: "it")]) -> None:
-        await work(ctx)
-
-    def setting(function):
-        @functools.wraps(function)
-        def wrapper(*args, **kwargs):
-            VARIABLE.set("set")
-            return function(*args, **kwargs)
-
-        return wrapper
-
-    own.handler("alone")(setting(work))
-    own.handler("with a dependency")(setting(with_dependency))
-    async with BrokerQueue(InMemoryStorage()) as queue:
-        await queue.enqueue(name, b"")
-        assert RunReport(handed_back=1) == await own.run(queue, signals=False)
-    assert ["set", "stopped"] == seen
-
-
 @in_virtual_time
 async def test_an_operators_limit_and_cron_entry_stay_when_a_worker_starts_and_it_logs_so(caplog):
     caplog.set_level(logging.WARNING, "jqueue.worker")
     own = Worker()
 
-    @own.handler(max_running=5)
+    @own.handler(max_running=5, rate_per_key=Rate(2, per=60))
     async def mail() -> None: ...
 
     @own.cron("0 3 * * *")
@@ -380,7 +346,8 @@ async def test_an_operators_limit_and_cron_entry_stay_when_a_worker_starts_and_i
 
     async with broker() as queue:
         await drained(own, queue)
-        assert [] == caplog.messages
+        rules = (await queue.read_state()).entrypoints["mail"]
+        assert ([], 5, 2, 60) == (caplog.messages, rules.max_running, rules.key_rate, rules.key_per)
         await queue.apply(
             SetLimits("mail", running=2, by="operator"), SetSchedule("nightly", "0 4 * * *", "nightly", by="operator")
         )
@@ -392,27 +359,3 @@ async def test_an_operators_limit_and_cron_entry_stay_when_a_worker_starts_and_i
         "the cron entry nightly: an operator's value holds, not this program's."
         " `jqueue schedule URL nightly --reset` ends that",
     ] == sorted(caplog.messages, reverse=True)
-
-
-@in_virtual_time
-async def test_jobs_of_each_key_start_at_the_rate_that_their_handler_declares():
-    own, starts, wrong = Worker(), dict[str, list[float]](), cast("Any", 3)
-    loop = asyncio.get_running_loop()
-
-    @own.handler(rate_per_key=Rate(2, per=60))
-    async def mail(customer: str) -> None:
-        starts.setdefault(customer, []).append(loop.time())
-
-    async with broker() as queue:
-        for customer in "aaaab":
-            await mail.using(queue, concurrency_key=customer, concurrency_limit=9).enqueue(customer)
-        began = loop.time()
-        running = asyncio.create_task(own.run(queue, signals=False))
-        await asyncio.sleep(100)
-        own.stop()
-        await running
-    assert {"a": [0, 0, 1, 1], "b": [0]} == {
-        customer: [(at - began) // 60 for at in times] for customer, times in starts.items()
-    }
-    with pytest.raises(InvalidJobError, match="rate_per_key must be a Rate"):
-        own.handler("other", rate_per_key=wrong)(mail)

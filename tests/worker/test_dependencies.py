@@ -9,7 +9,7 @@ import pytest
 
 from jqueue.operations import Enqueue
 from jqueue.worker import BatchContext, Context, Depends, RunReport, Worker
-from tests.worker.scenes import LONG, broker, drained, only_job, until, working
+from tests.worker.scenes import LONG, broker, drained, only_job
 
 pytestmark = pytest.mark.virtual_time
 
@@ -138,8 +138,8 @@ async def test_a_dependency_that_fails_fails_the_job_and_ends_those_made_before(
     assert [] == events
 
 
-async def test_dependencies_end_when_a_job_is_out_of_time_or_its_worker_stops():
-    worker, scene = Worker(grace=0), Scene()
+async def test_dependencies_end_when_a_job_is_out_of_time():
+    worker, scene = Worker(), Scene()
 
     @worker.handler(timeout=5, backoff=LONG)
     async def work(*, db: str = Depends(scene.pool)) -> None:
@@ -148,12 +148,6 @@ async def test_dependencies_end_when_a_job_is_out_of_time_or_its_worker_stops():
     async with broker() as queue:
         await work.using(queue).enqueue()
         assert RunReport(failed=1) == await drained(worker, queue)
-        assert [("open", True), ("CancelledError", True), ("close", True)] == scene.events
-        scene.events.clear()
-        await work.using(queue).enqueue()
-        async with working(worker, queue) as running:
-            await until(lambda: scene.events)
-        assert RunReport(handed_back=1) == running.result()
     assert [("open", True), ("CancelledError", True), ("close", True)] == scene.events
 
 

@@ -203,35 +203,6 @@ async def test_the_timeout_of_a_handler_is_a_timeout_error_for_retry():
     assert (DEAD, RunReport(dead=1), "timed out after 5 s") == (job.status, report, job.error)
 
 
-async def test_each_handler_stops_at_its_own_timeout_whichever_began_before():
-    worker, began, stopped = Worker(concurrency=10), now(), []
-
-    @worker.handler("slow", timeout=20, max_attempts=1)
-    async def slow(seconds: int) -> None:
-        try:
-            await asyncio.sleep(seconds)
-        except asyncio.CancelledError:
-            stopped.append(("slow", now() - began))
-            raise
-
-    @worker.handler("quick", timeout=5, max_attempts=1)
-    async def quick() -> None:
-        try:
-            await asyncio.sleep(100)
-        except asyncio.CancelledError:
-            stopped.append(("quick", now() - began))
-            raise
-
-    async with broker() as queue, working(worker, queue):
-        await queue.enqueue("slow", b"1")
-        await asyncio.sleep(10)
-        await queue.enqueue("slow", b"100")
-        await asyncio.sleep(2)
-        await queue.enqueue("quick", b"")
-        await asyncio.sleep(30)
-    assert [("quick", 17), ("slow", 30)] == [(name, round(at)) for name, at in stopped]
-
-
 async def test_a_bad_payload_is_dead_whatever_retry_says():
     worker = Worker(retry={Exception: Snooze(60)})
 

@@ -5,11 +5,11 @@ from contextlib import aclosing
 
 import pytest
 
-from jqueue import InvalidJobError, JobStatus
+from jqueue import JobStatus
 from jqueue.domain.job import Progress
-from jqueue.worker import BatchContext, Context, RunReport, Worker
+from jqueue.worker import Context, RunReport, Worker
 from tests.virtual_world import now
-from tests.worker.scenes import CountingStorage, broker, drained, only_job, working
+from tests.worker.scenes import CountingStorage, broker, drained, working
 
 pytestmark = pytest.mark.virtual_time
 
@@ -105,35 +105,6 @@ async def test_a_handler_in_a_thread_tracks_rows():
         assert RunReport(succeeded=1) == await drained(worker, queue)
         assert 6 == await queue.result(job)
         assert (3, 3, "") == (await queue.find(job.id)).progress[:3]
-
-
-@pytest.mark.parametrize("wrong", [(11, 10), (-1,), (1, -1), (0.5, 1), ("1",)])
-async def test_wrong_progress_is_an_error_of_the_handler(wrong):
-    worker, errors = Worker(), []
-
-    @worker.handler("work")
-    async def work(ctx: Context) -> None:
-        with pytest.raises(InvalidJobError, match="progress") as raised:
-            ctx.progress(*wrong)
-        errors.append(raised.value)
-
-    async with broker() as queue:
-        await work.using(queue).enqueue()
-        assert RunReport(succeeded=1) == await drained(worker, queue)
-    assert 1 == len(errors)
-
-
-async def test_a_batch_handler_reports_no_progress():
-    worker = Worker()
-
-    @worker.handler("work", batch=2, max_attempts=1)
-    async def work(ctx: BatchContext) -> None:
-        ctx[0].progress(1)
-
-    async with broker() as queue:
-        await queue.enqueue("work")
-        await drained(worker, queue)
-        assert "a handler with batch=... reports no progress" in (await only_job(queue)).error
 
 
 def test_progress_is_shown_by_its_parts():

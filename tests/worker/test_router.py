@@ -114,24 +114,6 @@ async def test_middleware_without_async_runs_in_the_thread_of_its_handler():
         worker.thread_middleware(on_the_loop.function)  # type: ignore[type-var]
 
 
-def test_a_name_that_two_routers_have_is_refused_and_both_places_are_named():
-    first, second, worker = Router(), Router(), Worker()
-
-    @first.handler("send")
-    async def one() -> None: ...
-
-    @second.handler
-    async def fine() -> None: ...
-
-    @second.handler
-    async def send() -> None: ...
-
-    worker.include(first)
-    with pytest.raises(InvalidJobError, match=r"'send' already has a handler: .*one, line \d+\. Give .*send, line \d+"):
-        worker.include(second)
-    assert ["send"] == list(worker.handlers)
-
-
 async def test_a_router_is_included_once_in_a_worker_and_in_any_number_of_workers():
     router, workers, seen = Router(), [Worker(), Worker()], []
 

@@ -6,8 +6,6 @@ from collections import Counter
 import pytest
 
 from jqueue import InMemoryStorage, InvalidJobError
-from jqueue.formats.queue import StoreQueue
-from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
@@ -103,21 +101,6 @@ async def test_a_job_of_an_idle_queue_begins_as_soon_as_a_poll_shows_it(make):
     assert "ababababab" == recorder.order
 
 
-@in_virtual_time
-async def test_a_drain_ends_when_no_queue_has_jobs_even_if_they_add_jobs_to_each_other():
-    first, second, worker = direct(), direct(), Worker(concurrency=4)
-
-    @worker.handler("work")
-    async def work(left: int, ctx: Context) -> None:
-        await asyncio.sleep(0.1)
-        if left:
-            await work.using(second if ctx.queue is first else first).enqueue(left - 1)
-
-    await work.using(first).enqueue(9)
-    assert RunReport(succeeded=10) == await drained(worker, first, second)
-    assert RunReport() == await drained(worker, first, second)
-
-
 @pytest.mark.parametrize("concurrency", [1, 4])
 @pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.HANGS])
 @in_virtual_time
@@ -142,26 +125,6 @@ async def test_a_queue_that_answers_late_is_served():
     async with working(recorder.worker, first, second):
         await asyncio.sleep(150)
     assert {"a": 10, "b": 3} == Counter(recorder.order)
-
-
-@in_virtual_time
-async def test_max_jobs_counts_the_jobs_of_all_queues():
-    first, second, recorder = two(concurrency=4, max_jobs=5)
-    for queue in (first, second):
-        await recorder.fill(queue, 4)
-    report = await recorder.worker.run(first, second, signals=False)
-    assert (5, True) == (report.succeeded, report.worn)
-
-
-@in_virtual_time
-async def test_a_worker_on_a_folder_of_an_older_format_and_a_new_queue_serves_both(tmp_path):
-    old, new = StoreQueue(VsqsFolder(tmp_path), clock=VirtualClock()), direct()
-    recorder = Recorder(("a", old), ("b", new), concurrency=2)
-    async with working(recorder.worker, old, new):
-        for queue in (old, new, old, new):
-            await asyncio.sleep(5)
-            await recorder.fill(queue, 1)
-        await until(lambda: recorder.order == "abab")
 
 
 @in_virtual_time

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from jqueue import BrokerQueue, InvalidJobError, Limits, LocalFileSystemStorage, connect
+from jqueue import InvalidJobError, connect
 from jqueue.core.blob.codec import KNOWN_CRITICAL
 from jqueue.domain.job import ENCODINGS
 from jqueue.domain.models import Job
@@ -169,22 +169,6 @@ async def test_jobs_of_calls_values_cron_entries_and_batches_run_and_the_queue_n
             await queue.enqueue("mail", b"{}", encoding="json")
     assert sorted([("one", "hello"), ("two", "b"), [1, 2]], key=str) == sorted(got, key=str)
     assert ENCODINGS in KNOWN_CRITICAL
-
-
-@pytest.mark.parametrize("hot_bytes", [1, None])
-async def test_the_encoding_stays_with_jobs_in_segments_and_the_queue_names_the_feature(tmp_path, hot_bytes):
-    storage = LocalFileSystemStorage(tmp_path / "queue.json")
-    worker, got = Worker(), list[str]()
-
-    @worker.handler
-    async def mail(address: str) -> None:
-        got.append(address)
-
-    async with BrokerQueue(storage, limits=Limits(hot_bytes=hot_bytes, batch_size=50)) as queue:
-        await queue.enqueue_many(mail.call(f"{number}") for number in range(40))
-        assert ENCODINGS in (await queue.read_state(hot=True)).critical
-        await worker.run(queue, drain=True, signals=False)
-    assert {f"{number}" for number in range(40)} == set(got)
 
 
 async def test_a_queue_in_the_format_of_another_program_takes_values_as_before(tmp_path):

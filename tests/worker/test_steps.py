@@ -241,14 +241,15 @@ async def test_steps_of_many_jobs_share_commits():
         assert (await queue.read_state()).version - before < 40
 
 
-async def test_a_batch_handler_has_no_steps():
+@pytest.mark.parametrize("lacks", ["has no steps", "reports no progress"])
+async def test_a_batch_handler_has_no_steps_and_reports_no_progress(lacks):
     worker = Worker()
 
     @worker.handler("work", batch=2)
     async def work(ctx: BatchContext) -> None:
-        await ctx[0].step("one", an_id)
+        ctx[0].progress(1) if "progress" in lacks else await ctx[0].step("one", an_id)
 
     async with broker() as queue:
-        await queue.enqueue("work")
+        await queue.enqueue("work", max_attempts=1)
         await drained(worker, queue)
-        assert "a handler with batch=... has no steps" in (await only_job(queue)).error
+        assert f"a handler with batch=... {lacks}" in (await only_job(queue)).error

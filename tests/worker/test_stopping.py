@@ -71,22 +71,6 @@ async def test_a_worn_worker_claims_no_more_jobs_and_ends_when_those_that_it_has
         assert RunReport(succeeded=6 - report.total) == await worker.run(queue, drain=True)
 
 
-@in_virtual_time
-async def test_a_worker_that_is_stopped_while_it_wears_out_is_not_renewed():
-    worker: Worker
-    worker, work, *_ = sleeper(1000, max_jobs=2, grace=1)
-
-    @worker.handler
-    async def quick() -> None: ...
-
-    async with broker() as queue, working(worker, queue) as task:
-        await work.using(queue).enqueue(1)
-        await quick.using(queue).enqueue()
-        await asyncio.sleep(10)
-        worker.stop()
-        assert RunReport(succeeded=1, handed_back=1) == await task
-
-
 class SlowAnswers(CountingStorage):
     """A store in memory that does each write at once and answers a second later."""
 
@@ -123,28 +107,6 @@ async def test_a_job_that_is_being_claimed_when_the_worker_stops_is_handed_back_
         assert RunReport() == await task
     job = await only_job(direct(storage.memory))
     assert ([], QUEUED, 0) == (begun, job.status, job.failures)
-
-
-@in_virtual_time
-async def test_a_job_of_a_poll_that_ends_slowly_is_handed_back_although_the_run_is_cancelled_meanwhile():
-    class Slow(BrokerQueue):
-        async def dequeue(self, *arguments, wait=None, **options):
-            try:
-                return await super().dequeue(*arguments, wait=wait, **options)
-            except asyncio.CancelledError:
-                await asyncio.sleep(1)
-                return await super().dequeue(*arguments, **options)
-
-    worker, work, *_ = sleeper(1)
-    async with broker(kind=Slow) as queue, working(worker, queue) as task:
-        await asyncio.sleep(5)
-        worker.stop()
-        await asyncio.sleep(0.1)
-        task.cancel()
-        await work.using(queue).enqueue(1)
-        await asyncio.sleep(5)
-        job = await only_job(queue)
-        assert (QUEUED, 0) == (job.status, job.failures)
 
 
 @pytest.mark.parametrize(("stops", "seconds"), [(1, 15), (2, 0)])
@@ -260,24 +222,6 @@ async def test_a_job_whose_ack_is_refused_right_before_all_tasks_are_cancelled_i
         with pytest.raises(asyncio.CancelledError):
             await task
     assert 3 == sum(len(operations) for operations in calls[2:])
-
-
-@in_virtual_time
-async def test_a_worker_ends_even_if_all_tasks_of_its_program_are_cancelled_again_and_again():
-    worker, work, begun, *_ = sleeper(1000, grace=600)
-    storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
-    async with broker(storage, deadline=3) as queue:
-        await work.using(queue).enqueue(1)
-        others = asyncio.all_tasks()
-        task = asyncio.create_task(worker.run(queue, signals=False))
-        await until(lambda: begun)
-        storage.on_write(*[Fault.LOST_REQUEST] * 1000)
-        for _ in range(3):
-            cancel_tasks(others)
-            await asyncio.sleep(0.1)
-        async with asyncio.timeout(60):
-            with pytest.raises(asyncio.CancelledError):
-                await task
 
 
 @in_virtual_time
@@ -441,22 +385,6 @@ async def test_stopping_an_unknown_worker_says_what_a_name_is_and_changes_nothin
             await operator.stop_worker(name)
         assert name == raised.value.worker
     assert 1 == (await operator.read_state()).version
-
-
-@in_virtual_time
-async def test_a_worker_on_several_queues_stops_when_it_is_told_to_in_one_of_them():
-    queues, worker = [direct(), direct()], Worker(name="mailer")
-
-    @worker.handler("work")
-    async def work() -> None:
-        raise AssertionError
-
-    for queue in queues:
-        await queue.configure(dead_retention=60)
-    async with working(worker, *queues) as task:
-        await asyncio.sleep(10)
-        assert ["mailer"] == [told.name for told in await queues[1].stop_worker("mailer")]
-        assert RunReport() == await task
 
 
 @in_virtual_time

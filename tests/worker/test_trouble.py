@@ -19,12 +19,11 @@ from jqueue import (
     UnknownOutcomeError,
 )
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, StorageFatalError
-from jqueue.operations import SetSchedule
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
 from jqueue.worker.loop_watch import watch_loop
-from tests.virtual_world import Breakable, in_virtual_time, now
+from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import (
     LONG,
     CountingStorage,
@@ -96,23 +95,6 @@ async def test_a_worker_whose_outcomes_cannot_be_sent_claims_no_more_jobs_and_ke
             await asyncio.sleep(50)
             assert [1] * 3 == [job.attempt for job in (await other.read_state()).in_progress_jobs()]
             assert RunReport(succeeded=9) == await task
-
-
-@in_virtual_time
-async def test_a_store_that_fails_costs_only_its_own_jobs_their_claims():
-    worker, work, done = counting(5, claim_timeout=1)
-    storage = Breakable(InMemoryStorage(clock=VirtualClock()))
-    async with broker(storage) as ill, broker() as healthy:
-        for queue, number in ((ill, 1), (healthy, 2)):
-            await queue.enqueue_many([work.call(number)])
-        async with working(worker, ill, healthy) as task:
-            await asyncio.sleep(1)
-            storage.down = True
-            await asyncio.sleep(9)
-            storage.down = False
-            await until(lambda: len(done) == 2)
-        assert ([2, 1], RunReport(succeeded=2, lost=1)) == (done, task.result())
-        assert 1 == (await healthy.stats()).totals.claimed
 
 
 @in_virtual_time
@@ -204,25 +186,6 @@ async def test_a_queue_unusable_from_the_start_and_refused_outcomes_end_the_work
         with pytest.raises(type(error)):
             await worker.run(queue, signals=False)
         assert now() < 1 or verb == "apply_each"
-
-
-@in_virtual_time
-async def test_a_run_that_a_refused_schedule_ends_leaves_no_call_behind():
-    class Refusing(FailingQueue):
-        async def apply(self, *operations, **options):
-            if isinstance(operations[0], SetSchedule):
-                raise StorageFatalError("403")
-            return await super().apply(*operations, **options)
-
-    worker = Worker()
-    worker.handler("limited", max_running=3)(lambda: None)
-    worker.cron("0 3 * * *")(lambda: None)
-    async with broker(kind=Refusing) as queue:
-        queue.fail("apply", DOWN)
-        with pytest.raises(StorageFatalError, match="403"):
-            await worker.run(queue, signals=False)
-        await asyncio.sleep(60)
-        assert 1 == len(queue.calls["apply"])
 
 
 @in_virtual_time
