@@ -63,9 +63,6 @@ def dashboard(
     key: PrivateKey = None,
     insecure: Insecure = False,
     allow_host: AllowHost = None,
-    static: Annotated[
-        bool, typer.Option("--static", help="Print a snapshot of the queue as one HTML file, and end.")
-    ] = False,
 ) -> None:
     """Show a queue live in the browser, and change it there.
 
@@ -77,19 +74,9 @@ def dashboard(
 
     With several URLs, the page has an overview of all queues.
 
-    With --static it prints the queue as it is now, without payloads and results, as an HTML file that needs no server:
-    `jqueue dashboard queue.json --static > snapshot.html`.
-
     Exits with 2 if the queue does not exist or cannot be read, or if an option is wrong.
     """
     _check_packages("dashboard")
-    if static and others:
-        raise RefusedError("a snapshot is of one queue")
-    if static:
-        from jqueue.server.snapshot import snapshot
-
-        typer.echo(on_queue(url, lambda opened: snapshot(opened.queue)))
-        return
     from jqueue.server.access import TokenFile
     from jqueue.server.serving import Settings, serve_until_stopped
     from jqueue.server.view import name_of

@@ -11,7 +11,6 @@ import pytest
 from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.domain.job import Progress
 from jqueue.operations import Enqueue, Heartbeat, RecordStep
-from tests.cli.commands import run
 from tests.cli.test_serving import running
 from tests.server.chromium import chromium
 from tests.server.test_looking import fill
@@ -236,40 +235,6 @@ def test_every_view_names_its_controls_and_is_no_wider_than_the_window(browser, 
     ids = filled(path)
     with opened(browser, path):
         check_every_view(browser, ids["dead"], 360, 1920)
-
-
-def test_a_snapshot_is_read_from_a_file_finds_jobs_and_says_when_it_was_made(browser, path, tmp_path):
-    ids = filled(path)
-    on(path, "enqueue", HOSTILE[0], b"", job_id="hostile")
-    (tmp_path / "snapshot.html").write_text(run("dashboard", path, "--static").stdout)
-    path.unlink()
-    browser.open((tmp_path / "snapshot.html").as_uri())
-    browser.see("snapshot of 20", "header")
-    browser.see("UTC, version", "header")
-    browser.see("Ready\n2", ".cards")
-    check_every_view(browser, ids["dead"], 360)
-    for query, found in (
-        ("state=dead", ["dead"]),
-        ("text=BOB", ["ready"]),
-        ("entrypoint=mail&state=ready,scheduled", ["ready", "scheduled"]),
-        ("entrypoint=sum", ["completed"]),
-    ):
-        browser.go(f"/jobs?{query}")
-        browser.until(
-            lambda ids_found={ids[each] for each in found}: (
-                {each.text for each in browser.all("main td a.id")} == ids_found
-            ),
-            query,
-        )
-    browser.go("/job?id=none")
-    browser.see("this job is not in the snapshot")
-    browser.go(f"/job?id={ids['dead']}")
-    browser.see("no server at 10.0.0.7")
-    assert not browser.all("main button")
-    browser.go("/jobs")
-    browser.see(HOSTILE[0], "main table")
-    assert browser.driver.execute_script("return window.broken") is None
-    assert [] == browser.log()
 
 
 def test_actions_on_a_job_an_entry_and_a_group_ask_first_and_are_done(browser, path):

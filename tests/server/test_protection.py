@@ -1,10 +1,12 @@
 """The dashboard against foreign sites, foreign names, foreign frames and users without the right."""
 
+from pathlib import Path
+
 import pytest
 
 from jqueue import DirectQueue, InMemoryStorage, LocalFileSystemStorage
 from jqueue.domain.errors import InvalidJobError
-from jqueue.server import dashboard
+from jqueue.server import dashboard, page
 from jqueue.server.access import Role, TokenFile, Tokens
 from jqueue.server.actions import ACTIONS
 from tests.server.asgi import PROOF, act, get, post, request
@@ -197,3 +199,10 @@ async def test_a_token_file_lets_in_viewers_and_operators_and_a_wrong_line_is_re
         with pytest.raises(InvalidJobError, match=reason) as refused:
             TokenFile(file)
         assert "hunter2" not in str(refused.value)
+
+
+def test_no_script_reads_text_as_markup_or_as_a_program():
+    for script in Path(page.__file__).parent.glob("*.js"):
+        text = script.read_text(encoding="utf-8")
+        for danger in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function("):
+            assert danger not in text, script

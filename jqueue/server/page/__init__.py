@@ -7,21 +7,14 @@ from importlib.resources import files as files_of
 
 INDEX, STYLE = "index.html", "style.css"
 
-SHARED = (
-    "format.js", "dom.js", "charts.js", "statistics.js", "actions.js", "views.js", "jobs.js", "app.js",
+SCRIPTS = (
+    "format.js", "dom.js", "charts.js", "statistics.js", "actions.js", "views.js", "jobs.js", "app.js", "source.js",
 )  # fmt: skip
-"""The scripts of every page. A script stands after the ones that it imports."""
-
-SERVED = (*SHARED, "source.js")
-"""The scripts of the page that a server serves."""
-
-ALONE = (*SHARED, "snapshot.js")
-"""The scripts of a snapshot, which has no server."""
 
 
 def files() -> tuple[str, ...]:
     """Return the names of the files that the page loads from its server."""
-    return (STYLE, *SERVED)
+    return (STYLE, *SCRIPTS)
 
 
 @cache

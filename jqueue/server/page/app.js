@@ -112,8 +112,7 @@ export class App {
         this.actions.table = values.actions;
       }
       this.trouble(null);
-      const searches = this.view.page?.beyond > 0 && this.place().query.has("all");
-      if (values || now || this.view.behind || searches) await this.load(now);
+      if (values || now || this.view.behind) await this.load(now);
       this.render();
     } catch (error) {
       if (round !== this.round) return;
@@ -122,7 +121,6 @@ export class App {
     }
     if (round !== this.round) return;
     clearTimeout(this.late);
-    if (this.state?.still) return;
     const took = Math.min(BUSIEST, SHARE * (performance.now() - asked));
     const pause = this.failures ? Math.min(SLOWEST, POLL * 2 ** this.failures) : document.hidden ? POLL_HIDDEN : Math.max(POLL, took);
     this.timer = setTimeout(() => this.poll(), pause);
@@ -200,9 +198,8 @@ export class App {
 
   trouble(error) {
     const live = document.getElementById("live"), place = document.getElementById("trouble"), { state } = this;
-    const fresh = state?.still ? `snapshot of ${moment(state.now)}` : "live";
-    live.className = error ? "live lost" : state?.still ? "live still" : "live";
-    live.textContent = error ? "not up to date" : state ? `${fresh}, version ${count(state.version)}` : "connecting…";
+    live.className = error ? "live lost" : "live";
+    live.textContent = error ? "not up to date" : state ? `live, version ${count(state.version)}` : "connecting…";
     const kind = error?.message ?? "";
     document.body.classList.toggle("signed-out", error?.kind === "token");
     if (place.dataset.kind === kind) return;

@@ -102,21 +102,10 @@ function pager(page, query) {
 }
 
 // A deep queue keeps most of its waiting jobs in segments: only the next of these are listed and searched.
-function beyond(page, query, state) {
+function beyond(page, query) {
   const searched = !absent(page.searched) ? `. ${counted(page.searched, "payload was", "payloads were")} searched` : "";
   if (!page.beyond) return searched;
-  if (state.still) {
-    return ["text", "holder", "group", "key", "error"].some((name) => query.has(name))
-      ? `. ${counted(page.beyond, "more job is", "more jobs are")} not in this snapshot, and not searched.`
-      : `. ${count(page.beyond)} of them ${page.beyond === 1 ? "is" : "are"} not in this snapshot.`;
-  }
-  if (searched && query.has("all")) {
-    const share = page.searched / (page.searched + page.beyond);
-    return [". Searching… ", h("progress", { value: share, "aria-label": "Searched" }), ` ${count(page.searched)} payloads so far`];
-  }
-  if (searched) {
-    return [`${searched}, ${count(page.beyond)} were not. `, h("a", { href: `#/jobs?${query}&all=1` }, "Search all of them")];
-  }
+  if (searched) return `${searched}, ${count(page.beyond)} were not: choose an entrypoint, or use \`jqueue ls --payload\`.`;
   const jobs = counted(page.beyond, "more job in a segment is", "more jobs in segments are");
   return ["text", "group", "key", "error"].some((name) => query.has(name)) ? `. ${jobs} not searched: search for a whole id, or use \`jqueue ls\`.`
     : `. ${jobs} not listed.`;
@@ -126,7 +115,7 @@ function beyond(page, query, state) {
 function selection({ page, query, view, actions, redraw }, said) {
   const chosen = page.jobs.filter((job) => view.chosen.has(job.id)), whole = chosen.length === page.jobs.length;
   const every = whole && view.every, states = (query.get("state") || STATES.join()).split(",");
-  const asked = Object.fromEntries([...query].filter(([name]) => !["order", "start", "all"].includes(name)));
+  const asked = Object.fromEntries([...query].filter(([name]) => !["order", "start"].includes(name)));
   const target = (name) => {
     const fits = (state) => actions.table[name].states.includes(state), some = chosen.filter((job) => fits(job.status));
     if (every) {
@@ -173,7 +162,7 @@ export function list({ state, page, query, actions, wrong, view, redraw, reveal 
       reveal && (job.text ? h("code", { title: visible(job.text) }, foreign(job.text))
         : h("small", {}, job.payload_bytes ? `${bytes(job.payload_bytes)}, not shown here` : "no payload"))),
   ] }));
-  const said = page && h("span", { class: "hint" }, page.total || page.searched ? counted(page.total, "job") : "", beyond(page, query, state),
+  const said = page && h("span", { class: "hint" }, page.total || page.searched ? counted(page.total, "job") : "", beyond(page, query),
     view.behind && ". The list stands still while you point at it.");
   return [
     heading("Jobs", actions.of("queue").map((name) => actions.button(name, { body: {} }))),

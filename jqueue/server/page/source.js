@@ -1,4 +1,4 @@
-// The queue as the server beside this page tells it, and the start of the page. snapshot.js does both without a server.
+// The queue as the server beside this page tells it, and the start of the page.
 
 import { App } from "./app.js";
 

@@ -79,7 +79,7 @@ export function overview({ state, samples, query, actions, view, redraw }) {
   };
   return [
     h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Overview"),
-      !state.still && h("label", { class: "choice" }, h("span", { class: "unseen" }, "Time "),
+      h("label", { class: "choice" }, h("span", { class: "unseen" }, "Time "),
         h("select", { onchange: (event) => go({ span: event.target.value }), value: span },
           SPANS.map(([value, label]) => h("option", { value, selected: value === span }, label)))),
       choices.length > 1 && h("label", { class: "choice" }, h("span", { class: "unseen" }, "Entrypoint "),
@@ -87,7 +87,7 @@ export function overview({ state, samples, query, actions, view, redraw }) {
           h("option", { value: "", selected: !chosen }, "all entrypoints"),
           choices.map((each) => h("option", { value: each.name, selected: each.name === chosen }, visible(each.name)))))),
     cards(row ?? state, row ? row.why_waiting : held ? `${count(held)} held up` : null),
-    (!state.still || points.length > 1) && charts(points, redraw),
+    charts(points, redraw),
     h("p", { class: "hint" }, wholeTime(redraw),
       "Rates and percentiles of the last minute. Percentiles are rounded up to the next of 1, 2, 4, 8 …"),
     h("h2", {}, "Entrypoints"),
