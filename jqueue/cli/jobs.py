@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import pickle
 from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, closing, suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -112,23 +111,19 @@ STYLES = {
 }
 
 
-def _bytes_of(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")  # which sort as the texts do
-
-
-KEYS: Mapping[str | None, Callable[[Job, datetime], tuple[float | bytes, ...]]] = {
+KEYS: Mapping[str | None, Callable[[Job, datetime], Any]] = {
     None: place_of,
-    "age": lambda job, _: (since(job).timestamp(),),
-    "attempts": lambda job, _: (-job.tries,),
-    "created": lambda job, _: (job.created_at.timestamp(),),
-    "due": lambda job, _: ((job.run_at or job.created_at).timestamp(),),
-    "entrypoint": lambda job, _: (_bytes_of(job.entrypoint),),
-    "id": lambda job, _: (_bytes_of(job.id),),
+    "age": lambda job, _: since(job),
+    "attempts": lambda job, _: -job.tries,
+    "created": lambda job, _: job.created_at,
+    "due": lambda job, _: job.run_at or job.created_at,
+    "entrypoint": lambda job, _: job.entrypoint,
+    "id": lambda job, _: job.id,
     "priority": lambda job, _: (job.priority, job.sequence),
-    "run-time": lambda job, now: ((job.claimed_at or now).timestamp(),),
-    "size": lambda job, _: (-_size_of(job),),
+    "run-time": lambda job, now: job.claimed_at or now,
+    "size": lambda job, _: -_size_of(job),
 }
-"""The place of a job in each order, at a time: up to four values. None is the order without --sort."""
+"""The place of a job in each order, at a time. None is the order without --sort."""
 
 ORDERS = [order for order in KEYS if order is not None]
 
@@ -163,7 +158,6 @@ class Listing:
         """Yield the lines of the list, some at a time. The first rows decide the widths of the columns.
 
         Raises:
-            RefusedError: there is no space for a temporary file.
             JobsUnreadableError: at the end, if segments are missing or damaged.
         """
         number, layout = 0, Layout(self._columns(), terminal)
@@ -189,7 +183,7 @@ class Listing:
             raise damage
 
     async def _rows(self, view: QueueView, now: datetime, *, with_total: bool) -> AsyncGenerator[Any, None]:
-        """Yield the rows of the jobs, in order. Memory is bounded, but for the jobs of a limit in the default order."""
+        """Yield the rows of the jobs, in order."""
         if self.sort is not None or self.reverse:
             async for row in self._sorted(view, now):
                 yield row
@@ -206,32 +200,14 @@ class Listing:
                 raise JobsUnreadableError(first.damage)
 
     async def _sorted(self, view: QueueView, now: datetime) -> AsyncGenerator[Any, None]:
-        """Yield the rows by the order. All of them are sorted in a temporary file, some of a limit in memory."""
-        import sqlite3  # slow to import
-
+        """Yield the rows by the order, which is made in memory."""
         place, damage = KEYS[self.sort], None
         first = FirstItems[Job](self.limit, lambda job: place(job, now), reverse=self.reverse)
-        order = ", ".join(f"{column} DESC" if self.reverse else column for column in "abcd")
         try:
-            with closing(sqlite3.connect("")) as table:
-                table.execute("CREATE TABLE jobs (a, b, c, d, line)")
-                try:
-                    async for job in view.jobs(now, self.selection):
-                        if self.limit is None:
-                            row = *place(job, now), None, None, None
-                            line = pickle.dumps(self._row(job, now))
-                            table.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?)", (*row[:4], line))
-                        else:
-                            first.add(job)
-                except JobsUnreadableError as error:  # all others were found
-                    damage = error
-                for (line,) in table.execute(f"SELECT line FROM jobs ORDER BY {order}, rowid"):
-                    yield pickle.loads(line)
-        except sqlite3.Error as error:
-            raise RefusedError(
-                f"the list cannot be sorted in a temporary file: {error}. Set TMPDIR to a folder with more space, or "
-                "give a --limit"
-            ) from None
+            async for job in view.jobs(now, self.selection):
+                first.add(job)
+        except JobsUnreadableError as error:  # all others were found
+            damage = error
         jobs = first.found()
         self.more = first.number - len(jobs)
         for job in jobs:
