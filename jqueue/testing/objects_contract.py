@@ -20,7 +20,7 @@ from datetime import timedelta
 import pytest
 
 from jqueue.domain.errors import CASConflictError, ObjectMissingError
-from jqueue.ports.storage import SupportsObjects, SupportsScratch
+from jqueue.ports.storage import SupportsObjects, SupportsScratch, SupportsStoreTime
 from jqueue.testing._storage_handles import StorageFactory, StorageHandles
 
 EVERY_BYTE = bytes(range(256))
@@ -210,6 +210,7 @@ class ObjectsContract(StorageHandles):
         suffixes = [".history-2/1", ".history/000001", ".history/000002", ".history/1/2.3", ".histories", ".other/1"]
         async with self.objects(make_storage) as [storage]:
             assert await storage.list_beside(".history/") == []
+            before = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
             for size, suffix in enumerate(suffixes):
                 await storage.create_object(suffix, bytes(size))
             for prefix in (".", ".hist", ".history", ".history/", ".history/0", ".history/1/2", ".other/1", ".x"):
@@ -218,6 +219,10 @@ class ObjectsContract(StorageHandles):
                     (suffix, size) for size, suffix in enumerate(suffixes) if suffix.startswith(prefix)
                 ), f"a wrong listing of {prefix}"
                 assert all(each.modified.utcoffset() == timedelta(0) for each in objects), "modified must be in UTC"
+            after = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
+            if before is not None and after is not None:  # stores tell whole seconds, and so does HTTP
+                [listed] = await storage.list_beside(".other/1")
+                assert before - timedelta(seconds=5) <= listed.modified <= after + timedelta(seconds=5)
 
     async def test_a_removed_object_is_missing_and_can_be_removed_again(self, make_storage: StorageFactory) -> None:
         async with self.objects(make_storage, 2) as [storage, other]:

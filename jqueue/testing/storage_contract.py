@@ -15,8 +15,6 @@ does not exist at first. Handles that have `release` are released by the test.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from datetime import timedelta
 
 import pytest
@@ -24,7 +22,6 @@ import pytest
 from jqueue.domain.errors import CASConflictError
 from jqueue.ports.storage import (
     ObjectStoragePort,
-    SupportsListing,
     SupportsReadIfChanged,
     SupportsStoreTime,
 )
@@ -54,7 +51,6 @@ class StorageContract(StorageHandles):
         increments: number of increments that each of them makes.
         large_body: size of the largest object, in bytes.
         overwrites: number of times that an object is replaced under its readers, and that writes are cancelled.
-        listed: number of objects to list, if the storage can list.
         patience: seconds after which a test counts as hung.
     """
 
@@ -63,7 +59,6 @@ class StorageContract(StorageHandles):
     increments = 20
     large_body = 5 * 1024 * 1024
     overwrites = 20
-    listed = 5
 
     async def test_an_absent_object_reads_as_nothing_without_an_etag(self, make_storage: StorageFactory) -> None:
         async with self.handles(make_storage) as [storage]:
@@ -234,59 +229,3 @@ class StorageContract(StorageHandles):
             await storage.read()
             now = storage.store_time()
             assert now is None or now.utcoffset() == timedelta(0), "store_time must return a time with time zone UTC"
-
-    @asynccontextmanager
-    async def listing_handle(self, make_storage: StorageFactory) -> AsyncIterator[SupportsListing]:
-        """Yield a handle that lists the objects beside that of this test; skip the test if it cannot list."""
-        async with self.handles(make_storage) as [storage]:
-            if not isinstance(storage, SupportsListing):
-                pytest.skip("this store has no list_beside, which is optional")
-            yield storage
-
-    async def test_what_is_beside_an_object_is_listed_by_its_suffix(self, make_storage: StorageFactory) -> None:
-        suffixes = [f".list {number:03d}" for number in range(self.listed)]
-        async with self.listing_handle(make_storage) as storage:
-            assert await storage.list_beside(".list ") == [], "the listing has objects before any was written"
-            for size, suffix in enumerate(suffixes):
-                await storage.beside(suffix).write(bytes(size + 1))
-            await storage.write(b"the object itself")
-            objects = await storage.list_beside(".list ")
-            assert [each.suffix for each in objects] == suffixes
-            assert [each.size for each in objects] == [size + 1 for size in range(self.listed)]
-
-    async def test_only_what_begins_with_the_prefix_is_listed(self, make_storage: StorageFactory) -> None:
-        async with self.listing_handle(make_storage) as storage:
-            others = [".a*", ".a*b", ".a%2Ab", ".ab", ".b.a*b", "a*b", ".a"]
-            for suffix in others:
-                await storage.beside(suffix).write(b"x")
-            assert [each.suffix for each in await storage.list_beside(".a*")] == [".a*", ".a*b"]
-            assert [each.suffix for each in await storage.list_beside(".b")] == [".b.a*b"]
-            assert await storage.list_beside(".a*b ") == []
-            beside = storage.beside(".b")
-            assert isinstance(beside, SupportsListing)
-            assert [each.suffix for each in await beside.list_beside(".a")] == [".a*b"], (
-                "names beside another object count from that object"
-            )
-            with pytest.raises(ValueError, match="prefix"):
-                await storage.list_beside("")
-
-    async def test_what_was_removed_is_not_listed(self, make_storage: StorageFactory) -> None:
-        async with self.listing_handle(make_storage) as storage:
-            for suffix in (".list 1", ".list 2", ".list 3"):
-                await storage.beside(suffix).write(b"x")
-            await storage.beside(".list 2").remove()
-            assert [each.suffix for each in await storage.list_beside(".list")] == [".list 1", ".list 3"]
-            for suffix in (".list 1", ".list 3"):
-                await storage.beside(suffix).remove()
-            assert await storage.list_beside(".list") == []
-
-    async def test_a_listing_tells_when_objects_were_written(self, make_storage: StorageFactory) -> None:
-        async with self.listing_handle(make_storage) as storage:
-            await storage.write(b"from now on the store's time is known")
-            before = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
-            await storage.beside(".list").write(b"x")
-            [listed] = await storage.list_beside(".list")
-            assert listed.modified.utcoffset() == timedelta(0), "modified must be a time with time zone UTC"
-            after = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
-            if before is not None and after is not None:  # stores tell whole seconds, and so does HTTP
-                assert before - timedelta(seconds=5) <= listed.modified <= after + timedelta(seconds=5)

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+from datetime import timedelta
 
 import pytest
 
@@ -86,6 +87,10 @@ class Careless(InMemoryStorage):
         found = await super().list_beside(prefix)
         if self.fault == "no folders":
             found = [each for each in found if "/" not in each.suffix]
+        if self.fault == "first page only":
+            found = found[:2]
+        if self.fault == "wrong time":
+            found = [each._replace(modified=each.modified - timedelta(hours=1)) for each in found]
         if self.fault == "neighbours":
             found = [Listed(name.lstrip("2"), self.store_time(), 1) for name in self._all if prefix in name]
         return found
@@ -102,6 +107,8 @@ class Careless(InMemoryStorage):
         ("missing is empty", "test_the_error_for_a_missing_object_names_it"),
         ("removes nothing", "test_a_removed_object_is_missing_and_can_be_removed_again"),
         ("no folders", "test_objects_are_listed_by_the_beginning_of_their_suffix"),
+        ("first page only", "test_objects_are_listed_by_the_beginning_of_their_suffix"),
+        ("wrong time", "test_objects_are_listed_by_the_beginning_of_their_suffix"),
         ("neighbours", "test_queues_side_by_side_do_not_see_each_others_objects"),
     ],
 )
