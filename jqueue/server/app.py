@@ -27,7 +27,7 @@ from jqueue.ports.queue import JobQueue
 from jqueue.runtime.system import SystemClock
 from jqueue.server import actions, page
 from jqueue.server.access import ACCESS, OF_THE_PAGE, Authorize, Role, Tokens, without_hidden
-from jqueue.server.jobs import dead_groups, job_details, job_page, query_of
+from jqueue.server.jobs import Searches, dead_groups, job_details, job_page, query_of
 from jqueue.server.past import SPANS, Lives, timeline
 from jqueue.server.payloads import payload_of, result_of
 from jqueue.server.shield import Shield
@@ -76,7 +76,7 @@ class _Dashboard:
         self._authorize = authorize
         self._clock = clock
         self._viewers = Viewers(queue, clock)
-        self._lives = Lives(queue, clock)
+        self._lives, self._searches = Lives(queue, clock), Searches(clock)
         self._reading_past = asyncio.Lock()  # an hour of a busy queue is much to read: one viewer at a time
 
     def routes(self) -> list[BaseRoute]:
@@ -156,7 +156,8 @@ class _Dashboard:
             start = msgspec.convert(asked.get("start", 0), Annotated[int, Meta(ge=0, le=10**9)], strict=False)
         except msgspec.ValidationError:
             raise InvalidJobError("'start' must be a number of jobs") from None
-        return await job_page(await self._viewers.look(), query, order, start)
+        searches = self._searches if asked.get("all") else None
+        return await job_page(await self._viewers.look(), query, order, start, searches)
 
     async def _dead(self, _: Request) -> dict[str, Any]:
         return await dead_groups(await self._viewers.look())

@@ -20,6 +20,7 @@ from jqueue.domain.errors import InvalidJobError, JobsUnreadableError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import AnyJob, Job
 from jqueue.domain.selection import FirstItems, Phase, Selection, since
+from jqueue.ports.clock import Clock
 from jqueue.server.payloads import text_of
 from jqueue.server.view import View
 
@@ -46,6 +47,15 @@ SEARCHED = 10_000
 
 SEARCHED_BYTES = 32 << 20
 """Bytes of payloads after which the search ends before."""
+
+SEARCHES = 4
+"""Number of searches of all payloads at a time."""
+
+SEARCH_KEPT = 30.0
+"""Seconds for which such a search goes on, and its result is kept, after a page has looked at it."""
+
+SEARCH_ANSWER = 0.5
+"""Seconds after which the page is told how far it has come."""
 
 GROUPS_SHOWN = 200
 """Maximum number of groups of dead jobs in the page, the largest first."""
@@ -146,24 +156,35 @@ class Search:
         view: the queue.
         query: the filters.
         now: the time at which they pick.
+        whole: True if no number of payloads is too many.
         first: the first jobs that were found, in the order of a list.
         looked: number of the jobs that were looked at.
         stopped: True if more payloads than a list searches would have had to be searched.
+        looked_at: time of the last look at a search that goes on between the polls of a page.
+        task: that search.
     """
 
     view: View
     query: Query
     now: datetime
+    whole: bool = False
     first: FirstItems[Job] = field(default_factory=lambda: FirstItems[Job](0, lambda job: job.id))
     looked: int = 0
     stopped: bool = False
+    looked_at: float = 0.0
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True if a search that goes on between polls has ended."""
+        return self.task is not None and self.task.done()
 
     async def jobs(self, *, hot: bool = False) -> AsyncGenerator[Job, None]:
         """Yield them, or only those in the object itself."""
         query, size = self.query, 0
         async with aclosing(self.view.queue.jobs(self.now, query.selection, hot=hot)) as jobs:
             async for job in jobs:
-                if query.reads_payloads and (self.looked == SEARCHED or size > SEARCHED_BYTES):
+                if query.reads_payloads and not self.whole and (self.looked == SEARCHED or size > SEARCHED_BYTES):
                     self.stopped = True
                     return
                 self.looked, size = self.looked + 1, size + len(job.payload)
@@ -186,6 +207,45 @@ class Search:
         return max(0, await self.view.queue.count(self.now, plain) - self.looked)
 
 
+class Searches:
+    """Searches of more payloads than one answer waits for. They go on while pages look at them.
+
+    Args:
+        clock: tells when a page has last looked.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._searches: dict[str, Search] = {}
+
+    async def look(self, view: View, query: Query, order: str) -> Search:
+        """Return a search as far as it has come.
+
+        Raises:
+            InvalidJobError: too many others go on.
+            JQueueError: the queue cannot be read.
+        """
+        now, key = self._clock.monotonic(), repr((query.selection, query.pattern, query.payload, query.args, order))
+        for name, each in list(self._searches.items()):
+            if each.looked_at < now - SEARCH_KEPT:
+                del self._searches[name]
+                if each.task is not None:
+                    each.task.cancel()
+        search = self._searches.get(key)
+        if search is None:
+            if len(self._searches) == SEARCHES:
+                raise InvalidJobError("other searches of all payloads go on: try again in a minute")
+            search = Search(view, query, view.now, whole=True, first=_first_items(LISTED, order))
+            search.task, self._searches[key] = asyncio.create_task(search.run()), search
+        search.looked_at = now
+        assert search.task is not None
+        await asyncio.wait([search.task], timeout=SEARCH_ANSWER)
+        if search.task.done() and (error := search.task.exception()) is not None:
+            del self._searches[key]
+            raise error
+        return search
+
+
 async def matching(view: View, query: Query, now: datetime) -> AsyncGenerator[Job, None]:
     """Yield the jobs that all filters pick at a time.
 
@@ -200,7 +260,9 @@ async def matching(view: View, query: Query, now: datetime) -> AsyncGenerator[Jo
         raise InvalidJobError("too many payloads would have to be searched: choose an entrypoint or a state too")
 
 
-async def job_page(view: View, query: Query, order: str, start: int) -> dict[str, Any]:
+async def job_page(
+    view: View, query: Query, order: str, start: int, searches: Searches | None = None
+) -> dict[str, Any]:
     """Return some jobs of a list, and the number of all jobs in it.
 
     `listed` is the number of jobs that pages can show, and `beyond` that of the jobs which were not looked at.
@@ -211,24 +273,35 @@ async def job_page(view: View, query: Query, order: str, start: int) -> dict[str
         query: the filters.
         order: one of `ORDERS`.
         start: number of jobs to leave out at the beginning.
+        searches: the searches of all payloads, if this is one of them.
 
     Raises:
         InvalidJobError: there is no such order.
     """
     if order not in ORDERS:
         raise InvalidJobError(f"there is no order of this name: the orders are {', '.join(ORDERS)}")
-    first, beyond, searched = await first_jobs(view, query, order, start + PAGE)
+    if searches is not None and query.reads_payloads:
+        search = await searches.look(view, query, order)
+        first, searched = search.first, search.looked
+        beyond = 0 if search.is_over else await search.unseen()
+    else:
+        first, beyond, searched = await first_jobs(view, query, order, start + PAGE)
     only = query != Query(Selection(query.selection.phases, query.selection.entrypoints))
     return {
         "now": view.now.timestamp(),
         "total": first.number + (0 if only else beyond),
-        "listed": first.number,
+        "listed": min(first.number, LISTED) if searches is not None else first.number,
         "beyond": beyond,
         "searched": searched if query.reads_payloads else None,
         "start": start,
         "page": PAGE,
         "jobs": [row_of(job, view.now) for job in first.found()[start : start + PAGE]],
     }
+
+
+def _first_items(most: int, order: str) -> FirstItems[Job]:
+    place = ORDERS[order]
+    return FirstItems[Job](most, lambda job: (place(job), job.id))
 
 
 async def first_jobs(view: View, query: Query, order: str, most: int) -> tuple[FirstItems[Job], int, int]:
@@ -239,7 +312,7 @@ async def first_jobs(view: View, query: Query, order: str, most: int) -> tuple[F
     """
     queue, now, selection = view.queue, view.now, query.selection
     few = view.stats.segment_jobs <= FEW
-    search = Search(view, query, now, first=FirstItems[Job](most, lambda job: (ORDERS[order](job), job.id)))
+    search = Search(view, query, now, first=_first_items(most, order))
     await search.run(hot=not few and not query.reads_payloads)
     first = search.first
     if few or query.reads_payloads or selection.holder is not None:  # no waiting job has a holder

@@ -136,6 +136,10 @@ async def test_an_operator_searches_payloads_of_a_number_of_jobs_and_learns_how_
         assert (number, SEARCHED, 0) == (found["total"], found["searched"], found["beyond"])
     found = (await post(app, "/api/jobs", {"payload": 'bob77"'})).values
     assert (1, SEARCHED, 3) == (found["total"], found["searched"], found["beyond"])
+    async with asyncio.timeout(60):  # the search goes on between the answers
+        while (found := (await post(app, "/api/jobs", {"payload": '0"', "all": "1"})).values)["beyond"]:
+            assert found["searched"] < SEARCHED + 3
+    assert (SEARCHED // 10, SEARCHED + 3, 1000) == (found["total"], found["searched"], found["listed"])
     body = {"query": {"payload": 'bob77"'}, "seen_at": found["now"]}
     refused = await act(app, "cancel", body)  # more jobs may have it
     assert (400, False) == (refused.status, "bob77" in refused.values["error"])

@@ -112,7 +112,8 @@ export class App {
         this.actions.table = values.actions;
       }
       this.trouble(null);
-      if (values || now || this.view.behind) await this.load(now);
+      const searches = this.view.page?.beyond > 0 && this.place().query.has("all");
+      if (values || now || this.view.behind || searches) await this.load(now);
       this.render();
     } catch (error) {
       if (round !== this.round) return;

@@ -105,7 +105,13 @@ function pager(page, query) {
 function beyond(page, query) {
   const searched = !absent(page.searched) ? `. ${counted(page.searched, "payload was", "payloads were")} searched` : "";
   if (!page.beyond) return searched;
-  if (searched) return `${searched}, ${count(page.beyond)} were not: choose an entrypoint, or use \`jqueue ls --payload\`.`;
+  if (searched && query.has("all")) {
+    const share = page.searched / (page.searched + page.beyond);
+    return [". Searching… ", h("progress", { value: share, "aria-label": "Searched" }), ` ${count(page.searched)} payloads so far`];
+  }
+  if (searched) {
+    return [`${searched}, ${count(page.beyond)} were not. `, h("a", { href: `#/jobs?${query}&all=1` }, "Search all of them")];
+  }
   const jobs = counted(page.beyond, "more job in a segment is", "more jobs in segments are");
   return ["text", "group", "key", "error"].some((name) => query.has(name)) ? `. ${jobs} not searched: search for a whole id, or use \`jqueue ls\`.`
     : `. ${jobs} not listed.`;
@@ -115,7 +121,7 @@ function beyond(page, query) {
 function selection({ page, query, view, actions, redraw }, said) {
   const chosen = page.jobs.filter((job) => view.chosen.has(job.id)), whole = chosen.length === page.jobs.length;
   const every = whole && view.every, states = (query.get("state") || STATES.join()).split(",");
-  const asked = Object.fromEntries([...query].filter(([name]) => !["order", "start"].includes(name)));
+  const asked = Object.fromEntries([...query].filter(([name]) => !["order", "start", "all"].includes(name)));
   const target = (name) => {
     const fits = (state) => actions.table[name].states.includes(state), some = chosen.filter((job) => fits(job.status));
     if (every) {
