@@ -189,7 +189,7 @@ def _ends_of(
         value = handler.signature.parse(job)
         ctx = Context(job, report=reports.add, deadline=deadline) if handler.signature.wants_context else None
         result = _awaited(call(value, ctx))
-        return [_end_of(_result_of, handler, job, result)]
+        return [_end_of(handler.signature.returns.encode, result)]
     ends = [_end_of(handler.signature.parse, job) for job in jobs]
     places = [place for place, (_, error) in enumerate(ends) if error is None]
     if places:
@@ -199,7 +199,7 @@ def _ends_of(
         for place, result in zip(places, results_of(returned, len(places)), strict=True):
             failed = error_in(result)
             ends[place] = (
-                (None, portable(failed)) if failed is not None else _end_of(_result_of, handler, jobs[place], result)
+                (None, portable(failed)) if failed is not None else _end_of(handler.signature.returns.encode, result)
             )
     return ends
 
@@ -217,8 +217,3 @@ def _end_of(function: Callable[..., Any], *args: Any) -> End:
         return function(*args), None
     except Exception as error:
         return None, portable(error)
-
-
-def _result_of(handler: Handler[..., Any], job: Job, result: Any) -> Any:
-    """Return the result of a job as a JSON value if it must be kept."""
-    return None if handler.keep_result_of(job) is None else handler.signature.returns.encode(result)

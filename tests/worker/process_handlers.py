@@ -23,6 +23,8 @@ from jqueue.worker import BatchContext, Context, Depends, Discard, Exponential, 
 
 worker = Worker(concurrency=2)
 
+sums: list[int] = []
+
 LONG = Exponential(base=1e6, cap=1e6)
 """Backoff longer than any test waits."""
 
@@ -47,6 +49,16 @@ def track(ctx: Context) -> None:
 @worker.handler("process_id", process=True, keep_result=60)
 def process_id() -> int:
     return os.getpid()
+
+
+@worker.handler("double", process=True)
+def double(number: int) -> int:
+    return 2 * number
+
+
+@worker.handler("sum")
+async def add_up(ctx: Context) -> None:
+    sums.append(sum(ctx.parents.values()))
 
 
 @worker.handler("say", process=True)

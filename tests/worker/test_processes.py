@@ -62,6 +62,14 @@ async def test_the_progress_of_a_handler_in_a_process_is_kept_with_its_job():
         assert (70_000, 100_000, "rows") == (await queue.find(job.id)).progress[:3]
 
 
+async def test_a_result_of_a_process_that_is_not_kept_is_there_for_the_jobs_that_wait_for_it():
+    async with broker() as queue:
+        parents = [await process_handlers.double.using(queue).enqueue(number) for number in (1, 2)]
+        await queue.enqueue("sum", b"", after=parents)
+        assert RunReport(succeeded=3) == await processed(queue)
+    assert 6 == process_handlers.sums.pop()
+
+
 @pytest.mark.wide
 async def test_a_result_of_a_process_that_cannot_be_kept_is_missing_and_its_job_is_done(caplog):
     async with broker() as queue:
