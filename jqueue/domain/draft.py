@@ -444,7 +444,7 @@ class Draft:
 
     def _end_rows(self, move: BulkMove) -> None:
         if move.after not in (QUEUED, IN_PROGRESS):
-            for parent in awaited_rows(self.jobs.order, self.jobs.rows, move):
+            for parent in awaited_rows(self.jobs.order, self.jobs.rows, move.rows):
                 self.end_parent(move.verb, parent, move.after)
 
     def admit(self, job: JobRecord) -> None:

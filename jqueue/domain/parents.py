@@ -7,12 +7,14 @@ for are looked up in the segment's index.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from jqueue.domain.job import COMPLETED, DEAD, QUEUED, JobRecord, JobStatus
 from jqueue.domain.order import Order
 from jqueue.domain.segment_rows import RowsMissingError, SegmentRows, Wanted
-from jqueue.domain.transitions import BulkMove, Verb
+from jqueue.domain.segments import Span
+from jqueue.domain.transitions import Verb
 
 PARENTS = "parents"
 """The critical feature of a queue with such jobs: an older reader would claim them before their parents are done."""
@@ -57,14 +59,14 @@ def is_awaited(order: Order, parent: str) -> bool:
     return any(parent in order.jobs[child].waits_for for child in order.children.get(parent, ()))
 
 
-def awaited_rows(order: Order, rows: SegmentRows, move: BulkMove) -> list[str]:
-    """Return the ids of the jobs that others wait for, among rows of segments.
+def awaited_rows(order: Order, rows: SegmentRows, parts: Iterable[tuple[str, Sequence[Span]]]) -> list[str]:
+    """Return the ids of the jobs that others wait for, among rows of segments, given the name of each with its rows.
 
     Raises:
         RowsMissingError: some may be among them, and the index of their segment is not loaded.
     """
     wanted, found = [each for each in order.children if each not in order.jobs and is_awaited(order, each)], []
-    for name, spans in move.rows if wanted else ():
+    for name, spans in parts if wanted else ():
         index = rows.manifest.indexes.get(name)
         if index is not None:
             places = ((each, row) for each in wanted for row in index.rows_of(each))

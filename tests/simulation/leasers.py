@@ -99,10 +99,11 @@ class Leaser(Actor):
         worked_on = dice.choice([0, dice.randrange(len(jobs) + 1)]) if jobs and dice.random() < 0.3 else None
         ends = {job.job_id: self.pick((75, "done"), (20, "failed"), (5, "result")) for job in jobs[:worked_on]}
         failed = {job_id: failure for job_id, end in ends.items() if end == "failed"}
-        results = {job_id: (tag, 5.0) for job_id, end in ends.items() if end == "result"}
+        results = {job_id: (tag, dice.choice([5.0, None])) for job_id, end in ends.items() if end == "result"}
+        withheld = dice.random() < 0.5
         details: dict[str, Any] = {"claims": tuple(jobs), "operations": len(jobs)}
         for _ in range(dice.choice([1, 1, 1, 2])):  # repeating it changes nothing
-            work = self.one(EndLease(held, failed, results=results, worked_on=worked_on))
+            work = self.one(EndLease(held, failed, results=results, worked_on=worked_on, withheld=withheld))
             await self.call("end_lease", work, expected=(ClaimLostError, JobNotFoundError), **details)
 
 

@@ -809,12 +809,16 @@ class PlainQueue(PlainGroups, PlainRules):
                 raise Refused(JobNotFoundError, job_id=job_id)
         del self.leases[lease_id]
         self.put_back(back, charge=False)
-        for job_id, end in asked.singles.items():
+        singles = dict(asked.singles)
+        for job_id in worked_on if asked.withheld else ():
+            if any(job_id in job["waits_for"] for job in self.jobs):
+                singles.setdefault(job_id, Nack(asked.lease, charge=False))
+        for job_id, end in singles.items():
             if job_id in worked_on:  # it was not cancelled
                 job = self.leave_lease(job_id)
                 (self.nack if isinstance(end, Nack) else self.ack)((job_id, job["attempt"]), end)
         for job_id in worked_on:
-            if job_id not in asked.singles:
+            if job_id not in singles:
                 job = self.table.pop(job_id)
                 self.count(job["entrypoint"], 2)
                 if remembered:

@@ -507,7 +507,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "if True:",
         ),
         "The end of a lease takes its failed jobs for done": Bug(
-            "domain/operations/leases.py", "for job_id in self.singles:", "for job_id in ():"
+            "domain/operations/leases.py", "for job_id in singles:", "for job_id in ():"
         ),
         "The end of a lease takes the jobs that nobody worked on for done": Bug(
             "domain/operations/leases.py",
@@ -655,6 +655,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     },
     WITHOUT_DEATHS(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, leases=1.0, families=1.0): {
         "The end of a lease releases no children": Bug("domain/draft.py", "self._end_rows(move)", "pass", seeds=200),
+        "The end of a lease ends jobs whose results it withholds from their children": Bug(
+            "domain/operations/leases.py", "if self.withheld:", "if False:", seeds=200
+        ),
     },
     # Processes die, and others see it.
     Settings(groups=0.0, rate=0.2, processes=6, steps=5, segments=0.0, mortal=1.0): {

@@ -70,11 +70,17 @@ def fails_at(partition, error):
     return before
 
 
+@pytest.fixture(params=["single jobs", "leases"])
+def fill(request):
+    """Enqueue jobs, of which a batch claims each by itself, or leases."""
+    if request.param == "single jobs":
+        return enqueue
+    return lambda url, jobs: fill_segments(url, [job.payload for job in jobs], jobs[0].entrypoint)
+
+
 # Success
 
 
-@pytest.mark.parametrize("fill", [enqueue, lambda url, jobs: fill_segments(url, [job.payload for job in jobs])],
-                         ids=["single jobs", "leases"])  # fmt: skip
 def test_each_job_has_its_own_outcome_and_the_queue_is_told_in_few_commits(url, fill):
     odd = [b"kill", b"fail", b"discard", b"snooze", b"exit", b"retry", b"next"]
     fill(url, works(*range(600), *odd))
@@ -149,6 +155,29 @@ def test_limits_and_schedules_of_the_worker_are_declared_for_the_entrypoints_of_
     assert (2, 100) == (state.entrypoints["work"].max_running, state.entrypoints["work"].rate)
     assert "other" not in state.entrypoints
     assert ["nightly"] == list(state.schedules)
+
+
+def test_children_get_the_results_of_jobs_whether_they_came_before_or_after_the_claim(url, fill, tmp_path):
+    """A parent is done again if its first child has come meanwhile: by then, its result was not kept."""
+    worker, diary, late = make_worker(), tmp_path / "diary", tmp_path / "late"
+
+    @worker.handler("double")  # type: ignore[untyped-decorator]
+    async def double(number: int, ctx: Context) -> int | None:
+        if number == 1 and not late.exists():
+            late.touch()
+            await ctx.queue.enqueue("total", b"", after=[ctx.job])
+        return 2 * number if number else None
+
+    @worker.handler("total")  # type: ignore[untyped-decorator]
+    async def total(ctx: Context) -> None:
+        with diary.open("a") as file:
+            file.write(f"{list(ctx.parents.values())}\n")
+
+    ids = fill(url, works(*range(300), entrypoint="double"))
+    enqueue(url, [Enqueue("total", b"", after=[ids[0], ids[2]])])
+    assert [300, 2, 1] == [run(url, worker).claimed for _ in range(3)]
+    assert "[None, 4]\n[2]\n" == diary.read_text()
+    assert {job.status for job in jobs_of(url)} <= {JobStatus.COMPLETED}, "the result is kept for a second more"
 
 
 # Failure

@@ -320,6 +320,19 @@ def test_nothing_is_left_beside_the_queue_of_batches_whose_rows_all_succeed(url)
 
 
 @both
+def test_the_result_of_a_row_is_there_for_the_job_that_waits_for_it(url, make):
+    stream = make(url)
+    stream.options["entrypoint"] = "work"
+    parent = stream.ids[0]
+    enqueue(url, [Enqueue("child", b"", after=[parent])])
+    assert stream.run(
+        function=lambda _, rows: parent in {row["id"] for row in rows} and end_with(url, rows, results={parent: 5})
+    )
+    assert 5 == call(url, lambda queue: queue.result(parent))
+    assert [b""] == [job.payload for job in call(url, lambda queue: queue.dequeue("child"))]
+
+
+@both
 def test_an_id_of_no_job_is_refused_and_one_line_has_the_number_of_rows_that_a_batch_does_not_have(url, caplog, make):
     stream = make(url)
     other = enqueue(url, [Enqueue("work", b"", delay=3600)])[0]

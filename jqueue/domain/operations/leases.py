@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -19,6 +19,7 @@ from jqueue.domain.limits import FINISHED_KEPT, check_integer, check_name
 from jqueue.domain.operations.base import GivenNames, JobReference, Operation, Preparation, claim_of
 from jqueue.domain.operations.dequeue import Claims, Dequeue, sought_names
 from jqueue.domain.operations.ends import Ack, Nack, bulk_move, give_back
+from jqueue.domain.parents import awaited_rows
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import (
     CHUNK_ROWS,
@@ -225,7 +226,8 @@ class EndLease(Operation, frozen=True):
     Attributes:
         lease: the lease.
         failed: the failures, by job id.
-        results: the results to keep, each with the time to keep it, by job id.
+        results: results, each with the time to keep it, by job id; None keeps it for the jobs that need it, if any.
+        withheld: True if done jobs may have results that are not sent. Those that other jobs wait for are handed back.
         worked_on: number of jobs at the start of the lease that were worked on; None means all. The others wait again
             in their places, uncharged.
         last: number of the row behind these jobs; set when the operation is prepared.
@@ -238,8 +240,9 @@ class EndLease(Operation, frozen=True):
 
     lease: GivenLease
     failed: Mapping[str, GivenFailure] = {}
-    results: Mapping[str, tuple[Any, Duration]] = {}
+    results: Mapping[str, tuple[Any, Duration | None]] = {}
     worked_on: Count | None = None
+    withheld: bool = False
     last: Count | None = None
     singles: Mapping[str, Ack | Nack] = {}
 
@@ -267,7 +270,7 @@ class EndLease(Operation, frozen=True):
         own = msgspec.structs.replace(preparation, find_claim=claim_of, object_bytes=None)
         ends = {job_id: each.prepared(own) for job_id, each in singles.items()}
         claim = preparation.find_claim(lease) if isinstance(lease, Claim) else lease.claim
-        return EndLease(claim, last=last, singles=ends)
+        return EndLease(claim, last=last, withheld=self.withheld, singles=ends)
 
     def change(self, draft: Draft, now: datetime) -> None:
         """End the lease.
@@ -284,7 +287,12 @@ class EndLease(Operation, frozen=True):
                 return
             raise ClaimLostError(*claim, "the lease was ended, or its claim became stale")
         last = held.rows if self.last is None else min(self.last, held.rows)
-        alone = self._alone(draft, claim.job_id, last)
+        singles = self.singles
+        if self.withheld:
+            parts = [(object_of(claim.job_id), common(held.spans, [(0, last)]))]
+            back = Nack(claim, charge=False)
+            singles = {**dict.fromkeys(awaited_rows(draft.jobs.order, rows, parts), back), **singles}
+        alone = self._alone(draft, claim.job_id, last, singles)
         done = without(common(held.spans, [(0, last)]), ((row, row + 1) for row in alone))
         lately = chain.from_iterable(reversed(range(*span)) for span in reversed(done))
         finished = rows.jobs_of(claim.job_id, [] if held.own_ids else [*islice(lately, FINISHED_KEPT)][::-1])
@@ -295,18 +303,18 @@ class EndLease(Operation, frozen=True):
             draft.drop_segment(claim.job_id)
         for job in alone.values():
             draft.admit(job)
-            replace(self.singles[job.id], job=job.claim).change(draft, now)
+            replace(singles[job.id], job=job.claim).change(draft, now)
         for job in finished:
             draft.note(draft.header.finished, job.id, job.attempt)
         draft.note(draft.header.finished, claim.job_id, claim.attempt)
         if (floor := held.claims + held.attempts) > draft.header.attempt_floor:
             draft.note_floor(floor)
 
-    def _alone(self, draft: Draft, lease: str, last: int) -> dict[int, JobRecord]:
-        """Return the named jobs by their rows, without cancelled jobs."""
+    def _alone(self, draft: Draft, lease: str, last: int, singles: Iterable[str]) -> dict[int, JobRecord]:
+        """Return jobs of a lease by their rows, without cancelled jobs, given their ids."""
         rows, found, missing = draft.jobs.rows, dict[int, JobRecord](), set[Wanted]()
         its, index = rows.manifest.spans_there(object_of(lease)), rows.manifest.indexes.get(object_of(lease))
-        for job_id in self.singles:
+        for job_id in singles:
             try:
                 draft.jobs.find(job_id)
             except RowsMissingError as error:  # all are asked for at once: each time, all is done anew

@@ -38,12 +38,14 @@ class BatchTask:
         staging: the place of the outcomes, beside the queue.
         write_id: the id of the batch, in the names of its staged objects.
         timeout: seconds that a handler may take that has no timeout of its own; None for no limit.
+        awaited: ids of jobs that other jobs wait for.
     """
 
     worker: bytes = field(repr=False)
     staging: Staging
     write_id: str
     timeout: float | None = None
+    awaited: frozenset[str] = frozenset()
 
     @property
     def marker(self) -> str:

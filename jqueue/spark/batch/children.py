@@ -23,9 +23,10 @@ from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock
 from jqueue.spark.batch.child import BatchTask, run_as_child, work
-from jqueue.spark.batch.marks import BEGUN, DONE, ENDED, NEW, STUCK, Marks
+from jqueue.spark.batch.marks import BEGUN, DONE, ENDED, HANDED_BACK, NEW, STUCK, WITHHELD, Marks
 from jqueue.spark.claims.held import ClaimedJobs
 from jqueue.spark.claims.outcomes import Outcome, Staged
+from jqueue.worker.retries import OutcomeKind
 
 logger: Logger = logger_of("jqueue.spark")
 
@@ -58,7 +59,7 @@ def do_jobs(task: BatchTask, jobs: ClaimedJobs) -> tuple[Staged, str | None]:
     with closing(Marks(len(jobs.rows))) as marks:
         failure = _do_all(task, jobs, marks)
         outcomes, states = marks.outcomes(), marks.states[: len(jobs.rows)]
-    is_whole = states.count(DONE) + states.count(ENDED) == len(states)
+    is_whole = set(states) <= {DONE, WITHHELD, ENDED}
     return _staged(jobs, states, outcomes), None if is_whole else failure
 
 
@@ -72,14 +73,17 @@ def _staged(jobs: ClaimedJobs, states: bytes, outcomes: Mapping[str, Outcome]) -
     """
 
     def outcome(place: int) -> Outcome:
-        job = jobs.job(place)
-        return outcomes.get(job.id) or Outcome(*job.claim, "succeeded" if states[place] == DONE else "handed_back")
+        job, state = jobs.job(place), states[place]
+        kind: OutcomeKind = "succeeded" if state in (DONE, WITHHELD) else "handed_back"
+        return outcomes.get(job.id) or Outcome(*job.claim, kind, withheld=state == WITHHELD)
 
-    claim, last = jobs.claim, max(states.rfind(DONE), states.rfind(ENDED)) + 1
+    claim, last = jobs.claim, len(states.rstrip(bytes([NEW, BEGUN, HANDED_BACK])))
     if claim is None:
-        return Staged(tuple(outcome(place) for place in range(last) if states[place] in (DONE, ENDED)))
+        return Staged(tuple(outcome(place) for place in range(last) if states[place] in (DONE, WITHHELD, ENDED)))
+    left, withheld = len(states) - last, WITHHELD in states
+    states = states.replace(bytes([WITHHELD]), bytes([DONE]))
     open_places = [place for place in range(last) if states[place] != DONE] if states.count(DONE) < last else []
-    return Staged(tuple(map(outcome, open_places)), claim.id, last - len(open_places), len(states) - last)
+    return Staged(tuple(map(outcome, open_places)), claim.id, last - len(open_places), left, withheld=withheld)
 
 
 def _do_all(task: BatchTask, jobs: ClaimedJobs, marks: Marks) -> str | None:

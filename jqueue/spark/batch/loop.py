@@ -26,12 +26,12 @@ from jqueue.domain.limits import Limits, check_result
 from jqueue.domain.models import job_of
 from jqueue.domain.operations.ends import Ack
 from jqueue.ports.queue import JobQueue
-from jqueue.spark.batch.marks import BEGUN, DONE, HANDED_BACK, OVER, STUCK, Marks
+from jqueue.spark.batch.marks import BEGUN, DONE, HANDED_BACK, OVER, STUCK, WITHHELD, Marks
 from jqueue.spark.claims.held import ClaimedJobs
 from jqueue.spark.claims.outcomes import Outcome, encoded_enqueues
 from jqueue.worker import Worker
 from jqueue.worker.calls import Plan
-from jqueue.worker.executions import Execution, Executions, HeldJob, Phase, Reason, equipment_of
+from jqueue.worker.executions import KEPT_FOR_CHILDREN, Execution, Executions, HeldJob, Phase, Reason, equipment_of
 from jqueue.worker.handler_options import seconds_of
 from jqueue.worker.processes import ProcessDied
 from jqueue.worker.reports import Reports
@@ -111,7 +111,7 @@ class PartitionLoop(Executions):
         sizes = {name: 1 if one_by_one else each.options.batch or 1 for name, each in self.handlers.items()}
         self._calls = iter(_calls_of(jobs.rows, places, sizes))
         self._concurrency = 1 if one_by_one else self.settings.concurrency
-        self._lost: set[str] = set()
+        self._awaited, self._lost = jobs.awaited, set[str]()
         self._cancelled: set[str] = set()
         self._stops = 0
 
@@ -209,7 +209,8 @@ class PartitionLoop(Executions):
         slot.plan = plan = self.plans[row.entrypoint]
         slot.places, slot.phase, slot.began = places, RUNNING, self.loop.time()
         due = slot.began + (plan.seconds if row.timeout is None or plan.takes_batch else row.timeout)
-        is_simple = plan.is_simple and not (self._lost or self._cancelled or row.encoding == "chained")
+        is_simple = plan.is_simple and row.encoding != "chained" and row.id not in self._awaited
+        is_simple = is_simple and not (self._lost or self._cancelled)
         for place in places:
             marks.due[place] = due + self.cancel_grace
             marks.states[place] = BEGUN
@@ -307,10 +308,12 @@ class PartitionLoop(Executions):
     # Outcomes
 
     def succeed(self, held: HeldJob, keep_result: Duration | None) -> None:
-        """See `Executions.succeed`. A job that is simply done needs no ack."""
+        """See `Executions.succeed`. A job that is simply done needs no ack. Jobs that wait for it need its result."""
         assert isinstance(held, HeldRow)
+        if keep_result is None and held.job.id in self._awaited:
+            keep_result = KEPT_FOR_CHILDREN
         if keep_result is None and not held.companions:
-            self._marks.states[held.place] = DONE
+            self._marks.states[held.place] = DONE if held.result is None else WITHHELD
         else:
             super().succeed(held, keep_result)
 
@@ -324,8 +327,8 @@ class PartitionLoop(Executions):
         except InvalidJobError as error:
             self.refuse(held, error)
             return
-        seconds = seconds_of("keep_result", held.operation.keep_result)
-        self._marks.note(held.place, Outcome(*held.job.claim, "succeeded", result, seconds, added=added))
+        ack, seconds = held.operation, seconds_of("keep_result", held.operation.keep_result)
+        self._marks.note(held.place, Outcome(*held.job.claim, "succeeded", result, seconds, ack.withheld, added=added))
 
     def decide(self, held: HeldJob, decision: Decision) -> None:
         """Mark the outcome of a job that is not done."""

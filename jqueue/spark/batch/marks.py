@@ -15,8 +15,9 @@ import msgspec
 
 from jqueue.spark.claims.outcomes import Outcome
 
-NEW, BEGUN, DONE, ENDED, HANDED_BACK = range(5)
-"""The states of a job. One that has ENDED has an outcome in the file."""
+NEW, BEGUN, DONE, WITHHELD, ENDED, HANDED_BACK = range(6)
+"""The states of a job. WITHHELD is done, with a result that is not kept. One that has ENDED has an outcome in the file.
+"""
 
 OVER, STUCK = 1, 2
 """The ends of a loop: by itself, or as handlers do not stop that hold all of its slots."""

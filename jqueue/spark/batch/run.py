@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyspark
@@ -167,7 +167,7 @@ def _run(
                 return BatchReport(held_by_others=claims.others, seconds=clock.monotonic() - began)
             wait_for(task.mark)
             number = partitions or max(parts, -(-len(held.jobs) // MOST_IN_ONE))
-            names = do_on_spark(spark, held, number, task)
+            names = do_on_spark(spark, held, number, replace(task, awaited=claims.awaited))
         except BaseException as error:
             if not claims.held.number:
                 raise

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, SegmentDamagedError
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, ResultWantedError, SegmentDamagedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.leases import EndLease
@@ -64,6 +64,7 @@ class BatchClaims:
         holder: kept with the jobs while they are claimed.
         held: the claims.
         others: number of jobs that others hold, if there is none to claim.
+        awaited: ids of jobs that other jobs wait for, whose results they need.
     """
 
     queue: DirectQueue
@@ -73,6 +74,7 @@ class BatchClaims:
     holder: str
     held: Held = field(default_factory=Held)
     others: int = 0
+    awaited: frozenset[str] = frozenset()
     _ends: bool = False
 
     def __post_init__(self) -> None:
@@ -109,6 +111,8 @@ class BatchClaims:
                 break
             await asyncio.sleep(LOOK)
         await self._beats.keep([self.held])
+        view = await queue.view()
+        self.awaited = frozenset(parent for job in view.records.values() for parent in job.waits_for)
 
     async def _silent_batches(self, before: set[Any] | None) -> set[Any]:
         """Return the claims of batches that have sent no heartbeat since the last look: their drivers may be dead.
@@ -200,7 +204,9 @@ class BatchClaims:
     ) -> tuple[Operation, Mapping[str, int]]:
         """Return the operation that ends the claim on a job, with what it counts."""
         outcome = Outcome(*job.claim, "handed_back") if known is None or known.claim != job.claim else known
-        if refused is not None and outcome.kind == "succeeded":
+        if isinstance(refused, ResultWantedError):  # done again, its result is kept
+            outcome = Outcome(*job.claim, "handed_back")
+        elif refused is not None and outcome.kind == "succeeded":
             outcome = self._refused(job, refused)
         return end_of_job(job, outcome), {outcome.kind: 1, "killed": int(outcome.killed)}
 
@@ -217,7 +223,7 @@ class BatchClaims:
         for each in staged.outcomes:
             counts["handed_back" if each.added and refused is not None else each.kind] += 1
             counts["killed"] += each.killed
-        return end_of_lease(claim, staged.outcomes, staged.left, refused), counts
+        return end_of_lease(claim, staged, refused), counts
 
     def _refused(self, job: Job, error: JQueueError) -> Outcome:
         """Return the outcome of a job that is done, but the queue has refused to enqueue what it adds."""

@@ -75,7 +75,7 @@ def do_partition(task: BatchTask, batches: Iterable[pa.RecordBatch]) -> Iterator
     context = task_context()
     number, line = rows[0][1:]
     claim: Lease | None = pickle.loads(line) if line.startswith(PICKLE) else None
-    jobs = ClaimedJobs([], claim)  # not an answer of `asyncio.run`, which makes a text of each
+    jobs = ClaimedJobs([], claim, task.awaited)  # not an answer of `asyncio.run`, which makes a text of each
     unreadable = asyncio.run(_read(task, jobs, [line for _, _, line in rows]))
     if claim is not None and unreadable is not None:
         jobs.rows.clear()
@@ -88,7 +88,7 @@ def do_partition(task: BatchTask, batches: Iterable[pa.RecordBatch]) -> Iterator
         staged = Staged(lease_id=claim.id, left=claim.rows, unread={claim.segment: unreadable})
     end = None
     if claim is not None and staged.is_final and failure is None:
-        end = end_of_lease(claim, staged.outcomes, staged.left)
+        end = end_of_lease(claim, staged)
     asyncio.run(_stage(task, name, staged.encode(), end))
     if failure is not None:
         raise BatchTaskError(failure)

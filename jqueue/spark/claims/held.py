@@ -6,7 +6,7 @@ their rows go through the driver.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from jqueue.domain.operations.leases import ClaimBatch, EndLease
 from jqueue.domain.operations.lookups import HeldBy, LeasesHeldBy
 from jqueue.domain.segments import CHUNK_ROWS, JobFailure, Lease
 from jqueue.ports.storage import describe
-from jqueue.spark.claims.outcomes import Outcome
+from jqueue.spark.claims.outcomes import Outcome, Staged
 
 DEADLINE = 60.0
 """Seconds that one call of the queue may take: it may read the indexes of many segments, and carry many outcomes."""
@@ -112,10 +112,12 @@ class ClaimedJobs:
     Attributes:
         rows: the jobs: as they were claimed by themselves, or the rows of a lease as they were before it.
         claim: the lease; None if there is none.
+        awaited: ids of jobs that others of the queue wait for.
     """
 
     rows: list[JobRecord]
     claim: Lease | None = None
+    awaited: Collection[str] = ()
 
     def job(self, place: int) -> JobRecord:
         """Return a job as it is claimed."""
@@ -198,34 +200,31 @@ def end_of_job(job: Job, outcome: Outcome) -> Operation:
     if outcome.kind != "succeeded":
         failure = outcome.failure
         return Nack(job.claim, failure.delay, failure.error, failure.dead, failure.charge, traceback=failure.traceback)
-    ack = Ack(job.claim, outcome.result, outcome.keep_result)
+    ack = Ack(job.claim, outcome.result, outcome.keep_result, withheld=outcome.withheld)
     return AllOrNothing((*outcome.enqueues, ack)) if outcome.added else ack
 
 
-def end_of_lease(
-    claim: Lease, outcomes: Sequence[Outcome], left: int = 0, refused: JQueueError | None = None
-) -> Operation:
+def end_of_lease(claim: Lease, staged: Staged, refused: JQueueError | None = None) -> Operation:
     """Return the operation that ends a lease. Its jobs are done, but for those with an outcome of their own.
 
     Args:
         claim: the lease.
-        outcomes: these outcomes.
-        left: number of jobs at its end that nobody worked on.
+        staged: these outcomes.
         refused: why the queue refused to enqueue what jobs add: these jobs are handed back.
     """
     failed: dict[str, JobFailure | BaseException | str | None] = {}
-    results: dict[str, tuple[Any, Duration]] = {}
+    results: dict[str, tuple[Any, Duration | None]] = {}
     added: list[Operation] = []
-    for each in outcomes:
+    for each in staged.outcomes:
         if each.kind != "succeeded":
             failed[each.job_id] = each.failure
         elif each.added and refused is not None:
             failed[each.job_id] = JobFailure(refused, charge=False)
         else:
             added += each.enqueues
-            if each.keep_result is not None:
+            if each.keep_result is not None or each.result is not None:
                 results[each.job_id] = each.result, each.keep_result
-    end = EndLease(claim, failed, results=results, worked_on=claim.rows - left)
+    end = EndLease(claim, failed, results=results, worked_on=claim.rows - staged.left, withheld=staged.withheld)
     return AllOrNothing((*added, end)) if added else end
 
 

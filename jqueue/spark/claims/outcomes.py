@@ -31,6 +31,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         kind: the kind of outcome.
         result: the JSON value that the handler returned, if it is kept.
         keep_result: seconds to keep the result of a job that was enqueued without `keep_result`.
+        withheld: True if the job has a result that is not kept.
         delay: seconds until the next try.
         error: the error it failed with, cut.
         traceback: frames of the error's traceback.
@@ -43,6 +44,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: OutcomeKind
     result: Any = None
     keep_result: float | None = None
+    withheld: bool = False
     delay: float | None = None
     error: str | None = None
     traceback: str | None = None
@@ -107,6 +109,7 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
         done: number of jobs of the lease that are done, without those of `outcomes`.
         left: number of jobs at the end of the lease that nobody worked on. They wait again.
         unread: the segments that could not be read, with the reasons.
+        withheld: True if jobs of the lease have results that are not kept.
     """
 
     outcomes: tuple[Outcome, ...] = ()
@@ -114,6 +117,7 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
     done: int = 0
     left: int = 0
     unread: dict[str, str] = {}
+    withheld: bool = False
 
     @property
     def all_done(self) -> int:

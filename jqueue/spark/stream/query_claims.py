@@ -262,8 +262,9 @@ class ClaimsOfQuery:
                 )
             if refused is not None:
                 logger.warning("a lease is handed back, as outcomes of its jobs cannot be noted: %s", refused)
-            is_unread = refused is not None or each.segment in staged.unread
-            return EndLease(each, worked_on=0) if is_unread else end_of_lease(each, outcomes.get(each.id, ()))
+            if refused is not None or each.segment in staged.unread:
+                return EndLease(each, worked_on=0)
+            return end_of_lease(each, Staged(tuple(outcomes.get(each.id, ()))))
 
         async def commit(ends: Sequence[Operation]) -> Sequence[Any]:
             results = await self.queue.apply_each(*ends, *beside)

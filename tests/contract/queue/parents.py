@@ -15,6 +15,7 @@ from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.leases import EndLease
 from jqueue.domain.operations.operator import Purge
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import QueueFactory, ids
@@ -231,6 +232,21 @@ class ParentsContract(LeasesContract):
             await queue.purge(status=JobStatus.QUEUED, entrypoint="work")
             for child in (failed, left, gone):
                 assert (await self.held(queue, child)).status is JobStatus.DEAD, child.entrypoint
+
+    async def test_rows_are_handed_back_if_a_job_needs_a_result_that_the_end_of_their_lease_withholds(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2, (*NEEDS, "leases"), **DEEP) as [opened, other]:
+            queue, claim, jobs = await self.lease_of(opened)
+            children = [await other.enqueue("child", b"", after=[job]) for job in jobs[:2]]
+            results = {jobs[1].id: (17, None), jobs[2].id: (18, None)}
+            await queue.apply(EndLease(claim, results=results, withheld=True))
+            [child] = await other.dequeue("child", batch_size=2)
+            assert child.id == children[1].id
+            assert await other.result(jobs[1]) == 17
+            assert await self.find(other, jobs[2]) is None, "no job needs its result"
+            back = await self.held(other, jobs[0])
+            assert (back.status, back.failures) == (JobStatus.QUEUED, 0)
 
     async def test_a_parent_that_an_editor_removed_counts_as_gone(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, NEEDS) as [queue, other]:
