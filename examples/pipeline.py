@@ -341,7 +341,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         with console.status("starting Spark"):
             settings = {"spark.driver.extraJavaOptions": QUICK_START}
-            spark = local_session("jqueue pipeline", options.master, log="OFF", **settings)
+            spark = local_session("jqueue pipeline", options.master, **settings)
         try:
             problems = tell(spark, files, out, console)
         finally:

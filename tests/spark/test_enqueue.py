@@ -1,7 +1,6 @@
 """Bulk enqueue and the streaming sink, called as Spark calls them: each row is one job, whatever is repeated."""
 
 import asyncio
-import json
 from functools import partial
 
 import pytest
@@ -9,7 +8,6 @@ from pyspark.sql.types import BinaryType, DoubleType
 
 from jqueue import BrokerQueue, CASConflictError, connect
 from jqueue.domain.errors import (
-    DeadlineExceededError,
     DuplicateJobError,
     InvalidJobError,
     InvalidURLError,
@@ -67,17 +65,12 @@ def test_of_several_attempts_of_a_task_the_one_that_spark_reports_counts(url, te
     assert texts == texts_of(url)
 
 
-def test_a_second_run_of_a_named_write_adds_nothing_and_an_older_one_is_left_out_and_told(url, tmp_path, caplog):
+def test_a_second_run_of_a_named_write_adds_nothing_and_an_older_one_is_left_out_and_told(url, caplog):
     caplog.set_level("INFO", "jqueue")
-    receipts = []
     for version, text in ((5, b"a"), (5, b"a"), (3, b"b"), (6, b"c")):
-        write(url, [text], txn_app_id="nightly", txn_version=version, receipt_path=tmp_path / "receipt.json")
-        receipts.append(json.loads((tmp_path / "receipt.json").read_text()))
+        write(url, [text], txn_app_id="nightly", txn_version=version)
     write(url, [b"d"], txn_app_id="hourly", txn_version=0)
     assert [b"a", b"c", b"d"] == texts_of(url)
-    assert {"added": 1, "taken": 0, "repeated": False, "version": None, "left_out": 0} == receipts[0]
-    again = {"added": 0, "taken": 0, "repeated": True, "version": 5, "left_out": 0}
-    assert [again, again | {"left_out": 1}] == receipts[1:3]
     assert "Version 5 of nightly was already written: nothing was added" in caplog.messages
     [warning] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert warning.startswith("1 row was not written: the write is version 3 of nightly, and the queue has version 5. ")
@@ -153,23 +146,6 @@ def test_a_request_whose_answer_is_lost_is_done_once(url, steps, pattern, texts)
     with told(fault := Fault(pattern, "unanswered")):
         write(steps, texts)
     assert (0, texts, []) == (fault.left, texts_of(url), litter_of(url))
-
-
-@pytest.mark.wide
-@pytest.mark.parametrize(
-    ("pattern", "words"),
-    [
-        ("create_object", "partition 3 was staged up to its row 1,001: "),
-        ("list_beside", "1,001 rows in 1 segment were staged"),
-    ],
-)
-def test_a_write_that_its_deadline_ends_says_how_far_it_was_and_adds_nothing(url, steps, pattern, words):
-    bulk = Write(steps, deadline=3)
-    with told(Fault(pattern, "lost", times=1000)), pytest.raises(DeadlineExceededError) as caught:
-        bulk.commit(bulk.stage(MANY, partition=3))
-    assert str(caught.value).startswith(words)
-    assert "the connection was reset" in str(caught.value)
-    assert [] == texts_of(url)
 
 
 @few_and_many
@@ -258,13 +234,6 @@ def test_rows_have_no_limit_of_bytes_and_a_payload_has_one_that_an_option_raises
         write(url, [large])
     write(url, [large], max_payload_bytes=2 << 20)
     assert 1131 == len(jobs_of(url))
-
-
-def test_a_receipt_that_cannot_be_written_fails_no_write(url, tmp_path, caplog):
-    caplog.set_level("WARNING", "jqueue")
-    write(url, [b"a"], receipt_path=tmp_path / "nowhere" / "receipt.json")
-    assert [b"a"] == texts_of(url)
-    assert ["The receipt of a write could not be stored: FileNotFoundError"] == caplog.messages
 
 
 # The streaming sink

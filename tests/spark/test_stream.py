@@ -154,7 +154,7 @@ def test_a_claim_whose_request_fails_makes_one_batch(url, steps, kind):
 @pytest.mark.parametrize(("limit", "jobs"), [(TEN, 10), (ReadMaxRows(3), 3), (ALL, 25), (ReadMinRows(1), 12)])
 def test_a_limit_of_spark_takes_precedence_over_the_option(url, open_source, limit, jobs):
     single(url)
-    reader, start = open_source(maxRowsPerTrigger=12)
+    reader, start = open_source(maxJobsPerTrigger=12)
     assert ReadMaxRows(12) == reader.getDefaultReadLimit()
     assert jobs == len(ids_between(reader, start, reader.latestOffset(start, limit)))
 
@@ -387,7 +387,6 @@ def test_rows_that_tasks_cannot_read_are_handed_back_and_all_others_are_done(url
             "a broker or an older format takes none: give the URL",
         ),
         ("q.json", {"max_jobs_per_trigger": 0}, "option max_jobs_per_trigger takes a whole number from 1 to "),
-        ("q.json", {"maxOffsetsPerTrigger": 7, "max_jobs_per_trigger": 7}, "the options max_jobs_per_trigger and "),
         ("q.json", {"claim_timeout": 0.5}, "option claim_timeout takes a number of seconds, 1 or more, got"),
         ("q.json", {"startingOffsets": "x"}, "there is no option 'startingoffsets': the options are "),
     ],

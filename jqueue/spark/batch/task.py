@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,7 @@ from jqueue.spark.batch.child import BatchTask
 from jqueue.spark.batch.children import do_jobs
 from jqueue.spark.claims.held import ClaimedJobs, Held, end_of_lease
 from jqueue.spark.claims.outcomes import Staged
-from jqueue.spark.tags import tagged, task_context
+from jqueue.spark.session import task_context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -167,7 +168,16 @@ def do_on_spark(spark: SparkSession, held: Held, number: int, task: BatchTask) -
     numbers = [*(place * number // singles for place in range(singles)), *range(number, number + len(held.leases))]
     lines = [*(encode_job(record_of(job)) for job in held.jobs), *(pickle.dumps(claim) for claim in held.leases)]
     table = pa.table([numbers, range(len(lines)), lines], schema=JOBS)
-    with tagged(spark, task.write_id, "jqueue: run_batch"):
+    tag = f"jqueue-{task.write_id}"
+    spark.addTag(tag)
+    try:
         lots = spark.createDataFrame(table).repartitionById(number + len(held.leases), "partition")
         answers = lots.mapInArrow(partial(do_partition, task), from_arrow_schema(ANSWER))
         return [row.staged for row in answers.collect()]
+    except BaseException:
+        with suppress(Exception):
+            spark.interruptTag(tag)
+        raise
+    finally:
+        with suppress(Exception):  # if Spark has ended, another error says so
+            spark.removeTag(tag)

@@ -13,13 +13,9 @@ before it removes anything.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
@@ -29,7 +25,7 @@ from pyspark.sql.types import StructType
 from jqueue.connect import connect
 from jqueue.core.blob.segment_object import EncodedSegment
 from jqueue.core.blob.segment_staging import StagedTask
-from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, JQueueError, UnknownOutcomeError
+from jqueue.domain.errors import InvalidJobError, JQueueError, UnknownOutcomeError
 from jqueue.domain.fields import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.limits import Limits, check_name
@@ -41,10 +37,9 @@ from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.enqueue.columns import EXPECTED, Columns, columns_of
-from jqueue.spark.errors import shows_one_line
 from jqueue.spark.option_parsing import INTEGER, ONE_OF, SECONDS, TEXT, OptionType, parse_options, url_of
+from jqueue.spark.session import task_context
 from jqueue.spark.staging import Staging, absolute
-from jqueue.spark.tags import task_context
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,12 +70,11 @@ OPTIONS: Mapping[str, OptionType] = {
     "txn_version": INTEGER(0, LARGEST),
     "max_payload_bytes": INTEGER(1, LARGEST),
     "deadline": SECONDS,
-    "receipt_path": TEXT,
 }
 """The options of a write. One that is named like a column sets it for all jobs."""
 
-STREAM_OPTIONS = {name: kind for name, kind in OPTIONS.items() if name not in ("txn_version", "receipt_path")}
-"""Options of the sink. The version of a micro-batch is its number, and no receipt fits a query of many commits."""
+STREAM_OPTIONS = {name: kind for name, kind in OPTIONS.items() if name != "txn_version"}
+"""Options of the sink. The version of a micro-batch is its number."""
 
 
 @dataclass(frozen=True)
@@ -143,25 +137,24 @@ class BulkEnqueue:
         encoder = RowEncoder(self.columns, self.limits, created_at, partition, entropy.new_id)
         new: list[NewSegment] = []
         creating: asyncio.Task[None] | None = None
-        with _naming(lambda: f"partition {partition} was staged up to its row {encoder.jobs:,}"):
-            async with self.staging.opened() as staged:
+        async with self.staging.opened() as staged:
 
-                async def create(encoded: Iterable[EncodedSegment]) -> None:
-                    nonlocal creating
-                    for content, entry, *_ in encoded:
-                        if creating is not None:
-                            await creating
-                        name = staged_name(app_id, version, f"{partition}-{attempt}-{entropy.new_id()[:8]}")
-                        creating = asyncio.create_task(staged.create(FOLDER + name, content))
-                        new.append(NewSegment(name, entry, created_at=created_at))
-                    await asyncio.sleep(0)  # lets it go on
+            async def create(encoded: Iterable[EncodedSegment]) -> None:
+                nonlocal creating
+                for content, entry, *_ in encoded:
+                    if creating is not None:
+                        await creating
+                    name = staged_name(app_id, version, f"{partition}-{attempt}-{entropy.new_id()[:8]}")
+                    creating = asyncio.create_task(staged.create(FOLDER + name, content))
+                    new.append(NewSegment(name, entry, created_at=created_at))
+                await asyncio.sleep(0)  # lets it go on
 
-                for batch in batches:
-                    encoder.add(batch)
-                    await create(encoder.full())
-                await create(encoder.rest())
-                if creating is not None:
-                    await creating
+            for batch in batches:
+                encoder.add(batch)
+                await create(encoder.full())
+            await create(encoder.rest())
+            if creating is not None:
+                await creating
         return TaskReport(app_id, StagedTask(encoder.jobs, new, frozenset(encoder.features)))
 
     async def look(self, app_id: str | None) -> tuple[int | None, datetime | None]:
@@ -183,15 +176,12 @@ class BulkEnqueue:
             JQueueError: the jobs were not added.
         """
         tasks = [report.staged for report in reports_of(messages)]
-        jobs, segments = sum(task.jobs for task in tasks), sum(len(task.segments) for task in tasks)
-        phase = f"{counted(jobs, 'row')} in {counted(segments, 'segment')} were staged, and none was committed"
-        with _naming(lambda: phase):
-            async with self._queue() as queue:
-                try:
-                    return await queue.enqueue_staged(tasks, transaction, on_conflict=self.on_conflict)
-                except UnknownOutcomeError as error:
-                    receipt: StagedReceipt = await error.resolve()
-                    return receipt
+        async with self._queue() as queue:
+            try:
+                return await queue.enqueue_staged(tasks, transaction, on_conflict=self.on_conflict)
+            except UnknownOutcomeError as error:
+                receipt: StagedReceipt = await error.resolve()
+                return receipt
 
     async def abort(self, messages: Messages, transaction: Transaction, *, alone: bool) -> None:
         """Remove the staged segments, if the write has not been committed and never will be. Log jqueue errors.
@@ -221,15 +211,6 @@ class BulkEnqueue:
         return connect(
             self.staging.url, DirectQueue, limits=self.limits, deadline=self.staging.deadline, call_timeout=CALL_TIMEOUT
         )
-
-
-@contextmanager
-def _naming(phase: Callable[[], str]) -> Iterator[None]:
-    """Have the error for a passed deadline say how far the write was."""
-    try:
-        yield
-    except DeadlineExceededError as error:
-        raise DeadlineExceededError(f"{phase()}: {error}") from None
 
 
 async def _never_lands(queue: DirectQueue, transaction: Transaction) -> bool:
@@ -263,7 +244,6 @@ def bulk_enqueue(options: Mapping[str, str], given: Mapping[str, Any], schema: S
     return BulkEnqueue(columns_of(schema, constants), staging, limits, given.get("on_conflict", "return"))
 
 
-@shows_one_line
 class BulkWriter(DataSourceArrowWriter):
     """Writes a DataFrame into a queue. Spark creates it on the driver, and pickles it for the tasks, commit and abort.
 
@@ -290,7 +270,6 @@ class BulkWriter(DataSourceArrowWriter):
                 "give txn_app_id and txn_version together: the application, and the number of its write"
             )
         enqueue = bulk_enqueue(options, given, schema)
-        self.receipt_path: str | None = os.path.abspath(given["receipt_path"]) if "receipt_path" in given else None
         self.is_named: bool = "txn_app_id" in given
         if self.is_named:
             self.transaction: Transaction = Transaction(given["txn_app_id"], given["txn_version"], TRANSACTION_KEPT)
@@ -317,20 +296,13 @@ class BulkWriter(DataSourceArrowWriter):
             receipt = StagedReceipt()
         else:
             receipt = asyncio.run(self.enqueue.commit(messages, self.transaction))
-        missing = _log(receipt, self.transaction, rows)
-        if self.receipt_path is not None:  # for the program: this process returns nothing to it
-            try:
-                text = json.dumps({**asdict(receipt), "left_out": missing})
-                Path(self.receipt_path).write_text(text, encoding="utf-8")
-            except OSError as error:  # no failure of the write: the jobs are in the queue
-                logger.warning("The receipt of a write could not be stored: %s", type(error).__name__)
+        _log(receipt, self.transaction, rows)
 
     def abort(self, messages: Messages) -> None:
         """Remove the staged segments, unless the commit has succeeded after all."""
         asyncio.run(self.enqueue.abort(messages, self.transaction, alone=not self.is_named))
 
 
-@shows_one_line
 class StreamSink(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a streaming query into a queue.
 
@@ -385,12 +357,8 @@ class StreamSink(DataSourceStreamArrowWriter):
             asyncio.run(self.enqueue.abort(messages, Transaction(app_id, batchId, TRANSACTION_KEPT), alone=False))
 
 
-def _log(receipt: StagedReceipt, transaction: Transaction, rows: int) -> int:
-    """Log what became of a write of some rows. Return the number of rows that were left out.
-
-    Rows are left out if the queue has a later version of the application. A repeated version leaves none out: its rows
-    were added when it was first written.
-    """
+def _log(receipt: StagedReceipt, transaction: Transaction, rows: int) -> None:
+    """Log what became of a write of some rows. They are left out if the queue has a later version."""
     app_id, version, _ = transaction
     if rows and receipt.version is not None and receipt.version > version:
         logger.warning(
@@ -401,11 +369,9 @@ def _log(receipt: StagedReceipt, transaction: Transaction, rows: int) -> int:
             app_id,
             receipt.version,
         )
-        return rows
-    if receipt.repeated:
+    elif receipt.repeated:
         logger.info("Version %d of %s was already written: nothing was added", version, app_id)
     elif receipt.taken:
         logger.info("%s added; %d left out: unique key already taken", counted(receipt.added, "job"), receipt.taken)
     else:
         logger.info("%s added", counted(receipt.added, "job"))
-    return 0

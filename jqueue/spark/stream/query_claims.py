@@ -47,7 +47,6 @@ from jqueue.spark.claims.held import (
     end_of_lease,
 )
 from jqueue.spark.claims.outcomes import Outcome, Staged
-from jqueue.spark.errors import one_line
 from jqueue.spark.staging import PREFIX, StagedObjects, Staging
 
 logger: Logger = logger_of("jqueue")
@@ -316,7 +315,7 @@ class ClaimsOfQuery:
         try:
             await self._objects.remove(name_of_outcomes(claim))
         except JQueueError as error:
-            logger.warning("the outcomes of a batch could not be removed: %s", one_line(error))
+            logger.warning("the outcomes of a batch could not be removed: %s", error)
 
     async def _find_claims(self, source: str) -> None:
         """Find the claims of a query and send a heartbeat for them, unless this process knows them already."""

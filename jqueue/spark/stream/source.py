@@ -38,16 +38,15 @@ from jqueue.connect import connect
 from jqueue.core.blob.lines import encode_record
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.durations import LONGEST
-from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError
+from jqueue.domain.errors import InvalidURLError, JQueueError
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.models import record_of
 from jqueue.domain.operations.lookups import LeasesHeldBy
 from jqueue.ports.storage import describe
 from jqueue.spark.claims.held import DEADLINE, open_queue
 from jqueue.spark.claims.outcomes import Staged
-from jqueue.spark.errors import one_line, shows_one_line
 from jqueue.spark.fleet import addresses_of, names_several
-from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options, plain
+from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options
 from jqueue.spark.rows import check_schema
 from jqueue.spark.snapshot.reader import BlobLines, Piece, cut, read_pieces
 from jqueue.spark.snapshot.segment_rows import SegmentRows
@@ -86,9 +85,6 @@ OPTIONS: dict[str, tuple[OptionType, Any]] = {
     "deadline": (SECONDS, DEADLINE),
 }
 """The options besides the path: their values, and their defaults."""
-
-SAME = dict.fromkeys(("maxrowspertrigger", "maxoffsetspertrigger"), "maxjobspertrigger")
-"""Options of other sources that mean the same as ours, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +127,6 @@ class UnreadNotes:
         return seen[0]
 
 
-@shows_one_line
 class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The streaming source, as Spark calls it: one call at a time.
 
@@ -228,10 +223,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _options(self) -> dict[str, Any]:
         check_schema(self._schema, fleet=False)
-        named = {SAME.get(plain(name), name): text for name, text in self._given.items()}
-        if len({plain(name) for name in named}) < len(self._given):
-            raise InvalidJobError(f"the options max_jobs_per_trigger and {', '.join(SAME)} mean the same: give one")
-        parsed = parse_options(named, {name: kind for name, (kind, _) in OPTIONS.items()})
+        parsed = parse_options(self._given, {name: kind for name, (kind, _) in OPTIONS.items()})
         return {**{name: default for name, (_, default) in OPTIONS.items()}, **parsed}
 
     @cached_property
@@ -258,7 +250,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         try:
             return wait_for(work)
         except JQueueError as error:
-            raise JQueueError(f"the queue of the streaming query failed: {one_line(error)}") from None
+            raise JQueueError(f"the queue of the streaming query failed: {error}") from None
 
     def _max_jobs(self, limit: ReadLimit) -> int:
         if isinstance(limit, ReadAllAvailable):
