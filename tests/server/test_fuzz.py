@@ -15,7 +15,7 @@ from jqueue.server.access import Role, TokenFile
 from jqueue.server.api import ENDPOINTS, Done, Failed, NewClaim, NewJob
 from jqueue.server.openapi import PROBLEMS
 from jqueue.server.serving import broker
-from tests.property.test_operation_codec import STATE, Drawing
+from tests.property.drawing import OPERATIONS, STATE
 from tests.server.asgi import request
 from tests.server.served import TOKENS, serving, token_file
 
@@ -29,8 +29,7 @@ scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_
 some_json = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
 )
-drawing = Drawing()
-operations = st.sampled_from([each for each in TRAVELLING if each is not ClientBatch]).flatmap(drawing.of)
+operations = st.sampled_from([each for each in TRAVELLING if each is not ClientBatch]).flatmap(OPERATIONS.of)
 
 
 def valid_text(value):
