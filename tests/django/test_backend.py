@@ -8,7 +8,6 @@ import threading
 import types
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -117,21 +116,6 @@ def end():
 @task
 async def aend():
     raise Ended
-
-
-@task
-def outlive():
-    let_go.wait(10)
-
-
-@task
-async def aoutlive():
-    with suppress(asyncio.CancelledError):
-        await asyncio.sleep(3600)
-
-
-outlive, aoutlive = outlive.using(timeout=0.05), aoutlive.using(timeout=0.05)
-let_go = threading.Event()
 
 
 @task
@@ -262,11 +246,14 @@ def test_a_task_with_a_taken_unique_key_is_answered_without_another_look_for_the
 # Running
 
 
-def test_a_task_runs_in_a_thread_and_an_async_one_on_the_event_loop(site, signals):
+def test_a_task_runs_in_a_thread_and_an_async_one_on_the_event_loop_and_results_say_when(site, signals):
     results = [send.enqueue("a", b=[1]), asend.enqueue({"c": 2})]
-    assert 0 == site.work()
+    assert 0 == site.work(name="tidy")
     for result in results:
         result.refresh()
+        assert (SUCCESSFUL, True, 1, []) == (result.status, result.is_finished, result.attempts, result.errors)
+        assert result.worker_ids[0].startswith("tidy@")
+        assert result.enqueued_at <= result.started_at == result.last_attempted_at <= result.finished_at
     assert [["a", {"b": [1]}], {"c": 2}] == [result.return_value for result in results]
     threads = {len(call): call[-1] for call in calls}
     assert threads[3] is not threading.main_thread()
@@ -274,16 +261,6 @@ def test_a_task_runs_in_a_thread_and_an_async_one_on_the_event_loop(site, signal
     sender = type(task_backends["default"])
     assert [("started", sender, RUNNING)] * 2 == [each for each in signals if each[0] == "started"]
     assert [("finished", sender, SUCCESSFUL)] * 2 == [each for each in signals if each[0] == "finished"]
-
-
-def test_a_result_says_when_and_by_which_worker_a_task_was_run(site):
-    result = send.enqueue()
-    site.work(name="tidy")
-    result.refresh()
-    assert (SUCCESSFUL, True, 1, []) == (result.status, result.is_finished, result.attempts, result.errors)
-    assert result.worker_ids[0].startswith("tidy@")
-    assert result.enqueued_at <= result.started_at == result.last_attempted_at <= result.finished_at
-    assert ([], {}) == (result.args, result.kwargs)
 
 
 def test_a_task_that_raises_has_failed_by_default_and_its_error_is_kept(site, signals, caplog):
@@ -516,14 +493,11 @@ def test_a_result_that_is_not_there_does_not_exist(site):
             result.refresh()
 
 
-def test_a_result_is_found_by_the_uuid_of_a_path(site):
+def test_a_result_is_found_by_the_uuid_of_a_path_and_that_of_another_task_is_refused(site):
     result = send.enqueue()
     assert result.id == send.get_result(uuid.UUID(result.id)).id
-
-
-def test_the_result_of_another_task_is_refused(site):
     with pytest.raises(TaskResultMismatch):
-        asend.get_result(send.enqueue().id)
+        asend.get_result(result.id)
 
 
 def test_attempts_that_the_queue_no_longer_remembers_are_counted(site):

@@ -3,7 +3,6 @@
 import sys
 from types import SimpleNamespace
 
-from django.db import transaction
 from django.test import override_settings
 
 from jqueue import SyncQueue
@@ -30,22 +29,6 @@ def test_the_snippets_of_the_page_about_django_run(site, tmp_path, monkeypatch):
         result = settings.namespace["result"]
         result.refresh()
         assert (TaskResultStatus.SUCCESSFUL, "welcome, bob@example.org") == (result.status, result.return_value)
-
-
-def test_nothing_is_enqueued_by_a_transaction_that_is_rolled_back(site, tmp_path):
-    from tests.django.test_backend import send
-
-    try:
-        with transaction.atomic():
-            transaction.on_commit(send.enqueue)
-            raise LookupError
-    except LookupError:
-        pass
-    assert not (tmp_path / "queue.json").exists()
-    with transaction.atomic():
-        transaction.on_commit(send.enqueue)
-        assert not (tmp_path / "queue.json").exists()
-    assert (tmp_path / "queue.json").exists()
 
 
 def test_a_cron_entry_enqueues_a_task_with_the_options_and_the_result_of_others(site):

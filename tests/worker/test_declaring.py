@@ -62,33 +62,6 @@ async def test_jobs_have_the_options_of_their_handler_unless_enqueue_overrides_t
     assert ("a", 2, "a", True) == (job.concurrency_key, job.concurrency_limit, job.fair_key, job.run_at is not None)
 
 
-@in_virtual_time
-async def test_a_handler_without_a_name_has_that_of_its_function():
-    own = Worker()
-
-    @own.handler
-    async def plain(message: Email) -> None: ...
-
-    @own.handler()
-    async def with_parentheses() -> None: ...
-
-    @own.handler(max_attempts=3)
-    async def with_options(number: int, ctx: Context) -> None: ...
-
-    @own.handler("another")
-    async def named() -> None: ...
-
-    async with broker() as queue:
-        names = [
-            (await plain.using(queue).enqueue(Email(to="a"))).entrypoint,
-            (await named.using(queue).enqueue()).entrypoint,
-        ]
-        assert RunReport(succeeded=2) == await drained(own, queue)
-    assert ["plain", "another"] == names
-    assert ["plain", "with_parentheses", "with_options", "another"] == list(own.handlers)
-    assert 3 == own.handlers["with_options"].options.max_attempts
-
-
 def test_the_settings_of_a_worker_are_checked_frozen_and_replaced():
     own = Worker(concurrency=3, grace=timedelta(minutes=1))
     assert (3, timedelta(minutes=1), "worker") == (own.settings.concurrency, own.settings.grace, own.settings.name)

@@ -9,7 +9,7 @@ import pytest
 
 from jqueue.operations import Enqueue
 from jqueue.worker import BatchContext, Context, Depends, RunReport, Worker
-from tests.worker.scenes import LONG, broker, drained, only_job
+from tests.worker.scenes import LONG, broker, drained
 
 pytestmark = pytest.mark.virtual_time
 
@@ -107,35 +107,6 @@ async def test_the_error_of_a_handler_reaches_its_dependencies_and_none_of_them_
             assert RunReport(dead=1) == await drained(worker, queue)
             assert [("roll back", "ZeroDivisionError", loop), (later, True), ("close", True)] == scene.events[-3:]
             assert (await queue.read_state()).find(job.id).error.startswith(later)
-
-
-async def test_a_dependency_that_fails_fails_the_job_and_ends_those_made_before():
-    worker, events = Worker(), list[str]()
-
-    def first():
-        yield
-        events.append("unreachable")
-
-    def second():
-        raise ConnectionError("no database")
-
-    async def third():
-        events.append("unreachable")
-
-    @worker.handler(backoff=LONG)
-    async def work(
-        one: None = Depends(first),
-        two: Annotated[None, Depends(second)] = None,
-        *,
-        three: None = Depends(third),
-    ):
-        events.append("unreachable")
-
-    async with broker() as queue:
-        await work.using(queue).enqueue()
-        assert RunReport(failed=1) == await drained(worker, queue)
-        assert (await only_job(queue)).error.startswith("ConnectionError: no database (tests/worker/test_dependencies")
-    assert [] == events
 
 
 async def test_dependencies_end_when_a_job_is_out_of_time():

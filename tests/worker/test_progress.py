@@ -78,21 +78,6 @@ async def test_under_load_progress_makes_no_commit_of_its_own():
     assert abs(with_reports - without) <= 2
 
 
-async def test_progress_goes_with_the_steps_of_its_job():
-    worker = Worker()
-
-    @worker.handler("work")
-    async def work(ctx: Context) -> None:
-        ctx.progress(1, 3, "first")
-        await ctx.step("one", asyncio.sleep, 0)
-        job = await queue.find(ctx.job.id)
-        assert (1, 3, "first") == job.progress[:3]
-
-    async with broker() as queue:
-        await work.using(queue).enqueue()
-        assert RunReport(succeeded=1) == await drained(worker, queue)
-
-
 async def test_a_handler_in_a_thread_tracks_rows():
     worker = Worker()
 
