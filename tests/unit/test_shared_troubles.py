@@ -187,6 +187,23 @@ async def test_a_dequeue_does_not_wait_at_a_broker_that_is_cut_off_from_the_stor
         assert now() < began + 30
 
 
+async def test_a_broker_that_begins_does_not_wait_for_itself():
+    class Slow(Wire):
+        async def take_seat(self, handle):
+            seat = await super().take_seat(handle)
+            await asyncio.sleep(3)  # other tasks of the process can find the broker, and it does not know it is one
+            return seat
+
+    wire = Slow()
+    async with queue_on(wire) as broker:
+        broker.offer()
+        for _ in range(10):
+            began = now()
+            await broker.enqueue("a", b"")
+            assert now() < began + 0.5
+            await asyncio.sleep(0.5)
+
+
 async def test_a_dequeue_whose_claims_were_handed_back_is_known_as_not_done():
     wire = Wire()
 
