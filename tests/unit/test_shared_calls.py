@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -11,9 +11,13 @@ from jqueue.core import broker_server
 from jqueue.core.messages import Answer, encode
 from jqueue.domain import commits, stats
 from jqueue.domain.errors import DeadlineExceededError
-from jqueue.domain.operations.codec import AllOrNothing, ClientBatch, encode_result
-from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.job import Claim as JobClaim
+from jqueue.domain.job import JobRecord
+from jqueue.domain.operations.codec import AllOrNothing, ClientBatch, Guarded, encode_result
+from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.enqueue import Arrive, Enqueue
 from jqueue.domain.operations.operator import EmptyCommit
+from jqueue.domain.operations.rules import Configure, SetLimits, SetSchedule
 from jqueue.ports.queue import Wait
 from jqueue.ports.sharing import LARGEST_MESSAGE
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
@@ -200,6 +204,39 @@ async def test_a_client_with_a_larger_size_limit_is_held_to_that_of_its_broker()
         await client.ack((await client.dequeue("a"))[0], result="x" * 20_000)
         assert 0 < (await client.read_state()).jobs[0].result_dropped
         assert len((await storage.read())[0]) < 20_000
+
+
+HARMFUL = [
+    SetLimits("a", rate=1, per=0),
+    SetLimits("a", rate=1),
+    SetSchedule("nightly", "never", "a"),
+    Configure(history=0),
+    Enqueue("a", new_id="wrong", keep_result=timedelta(days=1)),
+    Enqueue("a", new_id="wrong", unique_key="k", unique_for=-1.0),
+    Enqueue("a", new_id="wrong", run_at=datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))),
+    Ack(JobClaim("b", 1), keep_result=timedelta(days=1)),
+    Nack(JobClaim("b", 1), delay=-1.0),
+    Arrive(JobRecord("wrong", "a", b"", JobStatus.IN_PROGRESS, 1, EPOCH)),
+    Arrive(JobRecord("wrong", "a", b"", JobStatus.QUEUED, 1, datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5))))),
+    AllOrNothing((Enqueue("a", new_id="wrong"), SetLimits("a", rate=1, per=0))),
+    Guarded(SetLimits("a", rate=1, per=0), entrypoint="a"),
+    ClientBatch("another", 9, "t", 0, (Enqueue("a", new_id="wrong"),)),
+]
+
+
+@pytest.mark.parametrize("operation", HARMFUL, ids=str)
+async def test_a_value_that_would_harm_the_queue_is_refused_before_the_commit(operation):
+    storage = SharedMemory()
+    async with serving(storage) as broker:
+        job = await broker.enqueue("b", b"", job_id="b")
+        [claimed] = await broker.dequeue("b")
+        before = await storage.read()
+        batch = {"do": "batch", "client": "c", "sequence": 1, "token": "t", "seconds": [9], "operations": [operation]}
+        assert storage.handle is not None
+        assert b"InvalidJobError" in await storage.handle(encode(batch))
+        assert before == await storage.read()
+        await broker.ack(claimed)
+        assert job.id == claimed.id
 
 
 async def test_a_broker_with_as_many_clients_as_the_queue_remembers_says_so_once(caplog, monkeypatch):
