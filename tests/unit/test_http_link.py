@@ -1,22 +1,20 @@
 """A client's connection to a broker by HTTP: what it sends, and what it makes of servers and proxies that misbehave."""
 
 import asyncio
-import gc
 import logging
 import pickle
 import shutil
 import socket
 import ssl
 import subprocess
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from aiohttp import ClientSession
 
-from jqueue import BrokerQueue, DirectQueue, connect, open_storage
+from jqueue import BrokerQueue, connect, open_storage
 from jqueue.adapters.http_link import BrokerDialer, HTTPLink
-from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError, StorageFatalError
+from jqueue.domain.errors import InvalidJobError, InvalidURLError, StorageFatalError
 from jqueue.ports.sharing import LinkError, LinkRefusedError, NoBrokerError
 
 TOKEN = "a-token-of-the-tests"
@@ -268,22 +266,6 @@ async def test_a_token_is_in_no_repr_and_no_pickle():
     with pytest.raises(InvalidJobError) as raised:
         BrokerDialer("two words")
     assert "two words" not in str(raised.value)
-
-
-async def test_a_queue_object_that_is_dropped_ends_its_connection_without_the_garbage_collector():
-    async with server(problem(422)) as (url, _), asyncio.timeout(20):
-        queue = connect(f"jqueue+{url}/queue", DirectQueue)
-        gc.disable()
-        try:
-            with suppress(JQueueError):
-                await queue.enqueue("work", b"")
-            sessions = [each for each in gc.get_objects() if type(each) is ClientSession and not each.closed]
-            assert len(sessions) == 1
-            del queue
-            while not sessions[0].closed:
-                await asyncio.sleep(0.01)
-        finally:
-            gc.enable()
 
 
 def test_urls_of_brokers():

@@ -3,14 +3,12 @@
 import asyncio
 import copy
 import logging
+import os
 import pickle
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,7 +20,6 @@ from jqueue import S3Storage, StorageError
 from tests.unit.test_etag_style import Body
 from tests.virtual_world import in_virtual_time, now
 
-ROOT = Path(__file__).parents[2]
 NOBODY = "http://127.0.0.1:1"
 KEYS: dict[str, Any] = {"region_name": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
 NOON = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -191,56 +188,24 @@ async def test_a_copy_of_a_storage_has_the_same_settings_and_a_client_of_its_own
     await twin.release()
 
 
-FORKS = """
-import asyncio, gc, os, sys
-from types import SimpleNamespace
-from jqueue import S3Storage
-from tests.unit.test_etag_style import Body
-
-parent = os.getpid()
-
-class Client:
-    def __init__(self):
-        self.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_: None))
-        self.process = os.getpid()
-
-    async def get_object(self, **_):
-        assert self.process == os.getpid(), "a child must not use the client of its parent"
-        return {"Body": Body(b""), "ETag": "1"}
-
-    async def __aenter__(self):
-        return self
-
-    async def __aexit__(self, *_):
-        names = ["parent" if pid == parent else "child" for pid in (self.process, os.getpid())]
-        print("of {}, closed in {}".format(*names), flush=True)
-
-async def ends_with_its_client(storage):
-    await storage.read()
-    await storage.release()
-
-storage = S3Storage("bucket", "key", SimpleNamespace(client=lambda *_, **__: Client()))
-loop = asyncio.new_event_loop()
-loop.run_until_complete(storage.read())
-if os.fork() == 0:
-    asyncio.run(ends_with_its_client(storage))
-    loop.run_until_complete(storage.read())
-    loop.run_until_complete(storage.release())
-    loop.run_until_complete(loop.shutdown_asyncgens())
-    del storage
-    gc.collect()
-    sys.exit()
-os.wait()
-loop.run_until_complete(storage.read())
-loop.run_until_complete(storage.release())
-"""
-
-
-@pytest.mark.wide
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_opens_clients_of_its_own_and_never_closes_those_of_its_parent():
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], cwd=ROOT, capture_output=True, text=True)
-    assert (0, "") == (done.returncode, done.stderr)
-    assert [*["of child, closed in child"] * 2, "of parent, closed in parent"] == done.stdout.splitlines()
+    storage, loop = storage_of(session := Session()), asyncio.new_event_loop()
+    assert "0" == loop.run_until_complete(client_of(storage))
+    if not (child := os.fork()):
+        code = 1
+        with suppress(BaseException):
+            assert "1" == asyncio.run(client_of(storage))
+            assert "2" == loop.run_until_complete(client_of(storage))
+            loop.run_until_complete(storage.release())
+            code = int(session.closed != [0, 1, 1])
+        os._exit(code)
+    assert 0 == os.waitpid(child, 0)[1]
+    assert "0" == loop.run_until_complete(client_of(storage))
+    loop.run_until_complete(storage.release())
+    loop.close()
+    assert [1] == session.closed
 
 
 # The client of S3

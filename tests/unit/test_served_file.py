@@ -135,12 +135,6 @@ async def test_a_queue_that_does_not_share_commits_itself(tmp_path):
             await alone.enqueue("work", b"")
         assert commits.count == 5
         assert its_commits.count == 0
-    async with opened(path, share=False) as (alone, _), opened(path) as (client, commits):
-        alone.offer()
-        for _ in range(5):
-            await client.enqueue("work", b"")
-        assert commits.count == 5
-        assert not Path(f"{path}.broker").exists()
 
 
 @pytest.mark.parametrize("descriptors", [_unix_socket.DESCRIPTORS, "/absent as on macOS"])
