@@ -142,15 +142,3 @@ async def test_a_claim_may_ask_for_a_least_number_of_jobs_and_for_payloads_that_
         await settled(queue)
         assert await queue.claim_lease("t", 4, inline=True) is None
         assert (await claimed(queue, 4)).rows
-
-
-@in_virtual_time
-async def test_leased_jobs_count_as_running_once_their_entrypoint_has_a_limit():
-    async with queue_on(store()) as queue:
-        await with_rows(queue, 6)
-        lease = await claimed(queue, 4)
-        await queue.limit("t", running=4)
-        assert [] == await queue.dequeue("t")
-        await queue.end_lease(lease)
-        assert await queue.claim_lease("t", 2) is None, "an entrypoint with limits"
-        assert 2 == len(await queue.dequeue("t", batch_size=2))

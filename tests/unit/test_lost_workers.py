@@ -52,14 +52,6 @@ async def suspects(*names, **options):
     return queue
 
 
-async def test_the_death_of_a_process_with_several_jobs_is_charged_to_none_and_they_keep_their_places():
-    queue = new_queue()
-    await enqueue(queue, *"abc")
-    await lose(queue, HERE, number=2)
-    assert ("queued", 0, SPARED_ERROR) == (await figures(queue))["a"] == (await figures(queue))["b"]
-    assert [*"abc"] == await claimed(queue)
-
-
 async def test_the_death_of_a_process_with_one_job_is_charged_and_the_job_goes_behind():
     queue = new_queue()
     await enqueue(queue, *"abc")

@@ -61,6 +61,24 @@ class GatedMemory(SharedMemory):
         return await super().read()
 
 
+async def test_a_claim_of_a_call_that_expired_while_this_process_looked_for_it_is_handed_back():
+    storage = GatedMemory()
+    async with serving(storage) as broker:
+        await broker.enqueue("a", b"")
+        async with BrokerQueue(storage, clock=VirtualClock()) as client:
+            loop = asyncio.get_running_loop()
+            storage.gate.clear()
+            storage.read_gate.clear()
+            loop.call_later(1, lambda: storage.links[-1].close())
+            loop.call_later(2, storage.gate.set)
+            loop.call_later(4, storage.read_gate.set)
+            with pytest.raises(UnknownOutcomeError):
+                await client.dequeue("a", deadline=3)
+            await asyncio.sleep(5)
+        state = await BrokerQueue(storage, share=False).read_state()
+        assert [(JobStatus.QUEUED, 1)] == [(job.status, job.attempt) for job in state.jobs]
+
+
 async def test_a_call_of_several_operations_that_came_too_late_raises_that():
     async def handle(message):
         late = [encode_result(EmptyCommit(), DeadlineExceededError("late")) for _ in range(message.count(b'"Ack"'))]
