@@ -13,8 +13,6 @@ from jqueue import (
     JobStatus,
     Limits,
 )
-from jqueue.domain.job import Progress
-from jqueue.domain.operations.ends import Heartbeat
 from jqueue.domain.operations.lookups import JobsInLeases
 from jqueue.domain.segments import JobFailure
 from jqueue.testing.virtual_time import VirtualClock
@@ -91,21 +89,6 @@ async def test_a_lease_ends_although_jobs_of_it_were_cancelled():
         stats = await queue.stats()
         assert (0, 0, 1, 1) == (stats.depth, stats.in_progress, stats.dead, stats.totals.done)
         assert not (await queue.read_state(hot=True)).segments
-
-
-@in_virtual_time
-async def test_a_job_with_progress_is_claimed_by_itself_which_ends_it():
-    async with queue_on(store()) as queue:
-        first = await queue.enqueue("t", b"")
-        [job] = await queue.dequeue("t")
-        await queue.apply(Heartbeat((job,), progress=(Progress(1, 2, "half"),)))
-        await asyncio.gather(queue.nack(job, charge=False), queue.enqueue("t", b""), queue.enqueue("t", b""))
-        await settled(queue)
-        assert 3 == sum(each.waiting for each in (await queue.read_state(hot=True)).segments.values())
-        assert 1 == (await queue.find(first.id)).progress.done
-        assert await queue.claim_lease("t", 3) is None, "it comes first"
-        assert [(first.id, None)] == [(each.id, each.progress) for each in await queue.dequeue("t")]
-        assert await queue.claim_lease("t", 3) is None, "its segment has a job that is never leased"
 
 
 @in_virtual_time
