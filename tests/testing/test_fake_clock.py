@@ -31,18 +31,6 @@ def test_a_fake_clock_refuses_to_go_back_and_moments_without_a_zone():
     assert NOON == clock.now()
 
 
-async def test_delays_and_expiries_follow_a_fake_clock_without_waiting():
-    clock = FakeClock()
-    queue = DirectQueue(InMemoryStorage(clock=clock), clock=clock)
-    await queue.enqueue("later", b"", delay=3600)
-    await queue.enqueue("never", b"", expires_at=clock.now() + timedelta(seconds=10))
-    assert [] == await queue.dequeue("later")
-    clock.advance(3600)
-    assert [] == await queue.dequeue("never")
-    [job] = await queue.dequeue("later")
-    assert clock.now() == job.heartbeat_at
-
-
 async def test_a_waiting_dequeue_notices_that_the_clock_has_moved():
     clock = FakeClock()
     queue = DirectQueue(InMemoryStorage(clock=clock), clock=clock, poll_interval=0.01)

@@ -71,25 +71,6 @@ async def test_the_report_lists_each_job_of_a_batch_and_its_wait_is_skipped(queu
     assert [2, 1] == sizes
 
 
-async def test_retries_run_until_they_succeed(queue, clock, tester):
-    app = Worker()
-
-    @app.handler("work", backoff=Exponential(base=3600, cap=36000))
-    async def work(ctx: Context) -> int:
-        if ctx.attempt < 4:
-            raise ValueError(f"try {ctx.attempt}")
-        return ctx.attempt
-
-    began = clock.now()
-    await work.using(queue).enqueue()
-    report = await tester.run_until_idle(app)
-    assert (1 + 2 + 4) * HOUR == clock.now() - began
-    assert ["failed", "failed", "failed", "succeeded"] == report.outcomes
-    assert ["try 1", "try 2", "try 3", "None"] == [str(ran.error) for ran in report]
-    assert isinstance(report[0].error, ValueError)
-    assert 4 == report[3].result
-
-
 async def test_the_error_of_a_dead_job_is_raised_as_its_handler_raised_it(queue, tester):
     app = Worker()
 
