@@ -282,7 +282,8 @@ class Run:
         claimer, sender = Claimer(state), OutcomeSender(state)
         state.claimer = self._begin(group, lambda: self._claim(state, claimer), "claims")
         state.sender = self._begin(group, sender.run, "outcomes", is_last=True)
-        self._begin(group, lambda: check_regularly(state), "checks")
+        if not state.drain:  # a drain ignores jobs of others
+            self._begin(group, lambda: check_regularly(state), "checks")
         if able.heartbeat:
             self._begin(group, lambda: send_heartbeats(state), "heartbeats")
         if able.steps:

@@ -195,8 +195,7 @@ class RunState(Executions):
         has_outcomes: set when there are outcomes to send.
         reports: the progress of jobs, on its way to the queue.
         claimed: set when jobs were claimed.
-        stuck: calls whose handlers go on although they were told to stop, each with the time at which `cancel_grace`
-            was over, on the loop's clock. Their slots and claims are kept.
+        stuck: calls whose handlers go on although they were told to stop. Their slots and claims are kept.
         more: set when more slots are free, or nothing is left to do.
         claim_timeout: seconds that a claim lasts without a heartbeat; None for the queue's default.
         claimer, sender: the tasks that claim jobs, and that send their outcomes.
@@ -224,7 +223,7 @@ class RunState(Executions):
         self.counts: Counter[OutcomeKind] = Counter()
         self.unsent: list[HeldJob] = []
         self.sending: int = 0
-        self.stuck: dict[Execution, float] = {}
+        self.stuck: set[Execution] = set()
         self.has_outcomes: Signal = Signal()
         self.reports: Reports = Reports()
         self.claimed: Signal = Signal()
@@ -424,7 +423,7 @@ class RunState(Executions):
     def _add_stuck(self, execution: Execution) -> None:
         execution.phase = Phase.STUCK
         self.executions.discard(execution)
-        self.stuck[execution] = self.loop.time()
+        self.stuck.add(execution)
         if self.slots.stuck >= self.concurrency:
             text = (
                 f"all {self.concurrency} slots of the worker are taken by handlers that still run although they were"
@@ -451,7 +450,8 @@ class RunState(Executions):
 
     def end(self, execution: Execution, results: Sequence[Any], error: BaseException | None) -> None:
         """See `Executions.end`. The slot is free if the outcomes are on their way."""
-        was_stuck = self.stuck.pop(execution, None) is not None
+        was_stuck = execution in self.stuck
+        self.stuck.discard(execution)
         self.executions.discard(execution)
         if self.filling:
             self._filled(execution)
