@@ -1,19 +1,8 @@
 """The world of the safety tests: a blob, a clock moved by hand, and a network that fails on request."""
 
-from jqueue import DirectQueue, InMemoryStorage, StorageError
-from jqueue.testing.faults import FaultyStorage
+from jqueue import DirectQueue, InMemoryStorage
 from jqueue.testing.virtual_time import VirtualClock
-
-
-class Breakable(FaultyStorage):
-    """A storage that answers no read while it is down."""
-
-    down = False
-
-    async def read(self):
-        if self.down:
-            raise StorageError("the store is down")
-        return await super().read()
+from tests.virtual_world import Breakable
 
 
 class World:

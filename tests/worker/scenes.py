@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
 from jqueue.domain.job import JobStatus
+from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Exponential, Worker
 from tests.virtual_world import now
@@ -19,23 +20,9 @@ LONG = Exponential(base=1e6, cap=1e6)
 DEAD, QUEUED, IN_PROGRESS, COMPLETED = JobStatus.DEAD, JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.COMPLETED
 
 
-class CountingStorage:
-    """A store in memory that counts its reads and writes, each of which takes `latency` seconds."""
-
-    def __init__(self, latency=0.0):
-        self.memory = InMemoryStorage(clock=VirtualClock())
-        self.latency = latency
-        self.reads = self.writes = 0
-
-    async def read(self):
-        self.reads += 1
-        await asyncio.sleep(self.latency)
-        return await self.memory.read()
-
-    async def write(self, content, if_match=None):
-        self.writes += 1
-        await asyncio.sleep(self.latency)
-        return await self.memory.write(content, if_match)
+def counted(latency=0.0, memory=None):
+    """Return a store in memory that counts its reads and writes, each of which takes `latency` seconds."""
+    return FaultyStorage(memory or InMemoryStorage(clock=VirtualClock()), latency=latency)
 
 
 def broker(storage=None, kind=BrokerQueue, **options):

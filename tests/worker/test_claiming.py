@@ -16,7 +16,7 @@ from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
 from tests.shared_memory import BrokerOnly, SharedMemory, serving
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import CountingStorage, broker, direct, drained, until, working
+from tests.worker.scenes import broker, counted, direct, drained, until, working
 
 both = pytest.mark.parametrize("make", [direct, broker])
 
@@ -61,7 +61,7 @@ async def test_draining_includes_jobs_enqueued_meanwhile_and_no_job_that_is_not_
 )
 @in_virtual_time
 async def test_the_number_of_commits_is_bounded_by_slots_and_batches(concurrency, batch, others, count, commits):
-    worker, storage, sizes = Worker(concurrency=concurrency), CountingStorage(0.02), []
+    worker, storage, sizes = Worker(concurrency=concurrency), counted(0.02), []
 
     async def single(payload: bytes) -> None: ...
 
@@ -88,7 +88,7 @@ async def test_slots_freed_during_a_long_poll_are_used():
         running.append(now())
         await asyncio.sleep(seconds)
 
-    storage = CountingStorage()
+    storage = counted()
     async with broker(storage) as queue, working(worker, queue):
         for _ in range(3):
             await work.using(queue).enqueue(5.0)
@@ -156,7 +156,7 @@ async def test_each_job_is_claimed_once_however_the_number_of_free_slots_changes
 
 @in_virtual_time
 async def test_one_heartbeat_per_third_of_the_claim_timeout_keeps_all_claims():
-    worker, storage = Worker(concurrency=20, claim_timeout=30), CountingStorage()
+    worker, storage = Worker(concurrency=20, claim_timeout=30), counted()
 
     @worker.handler("work")
     async def work(payload: bytes) -> None:
@@ -176,11 +176,10 @@ async def test_one_heartbeat_per_third_of_the_claim_timeout_keeps_all_claims():
 
 @in_virtual_time
 async def test_an_idle_worker_writes_once_a_minute_and_makes_no_other_poll_faster():
-    workers, memory = 3, CountingStorage().memory
-    looking, storages = direct(memory), [CountingStorage(0.01) for _ in range(workers)]
+    workers, memory = 3, InMemoryStorage(clock=VirtualClock())
+    looking, storages = direct(memory), [counted(0.01, memory) for _ in range(workers)]
 
     async def idle(number):
-        storages[number].memory = memory
         worker = Worker(name=f"idle-{number}")
         worker.handler("nothing")(ignore)
         async with direct(storages[number]) as queue, working(worker, queue):
@@ -200,7 +199,7 @@ async def test_an_idle_worker_writes_once_a_minute_and_makes_no_other_poll_faste
 
 @in_virtual_time
 async def test_a_worker_that_finds_no_job_and_ends_writes_nothing():
-    worker, storage = Worker(), CountingStorage()
+    worker, storage = Worker(), counted()
     worker.handler("nothing")(ignore)
     assert RunReport() == await drained(worker, direct(storage))
     assert (0, True) == (storage.writes, now() < 1)

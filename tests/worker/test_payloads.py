@@ -64,11 +64,6 @@ class Room(BaseModel):
         return self.width**2
 
 
-class Outer(BaseModel):
-    room: Room
-    mails: list[Renamed]
-
-
 class Strict(BaseModel):
     model_config = {"extra": "forbid"}
     word: str
@@ -349,15 +344,12 @@ async def test_a_payload_that_its_handler_would_not_get_is_refused_by_its_place(
         RENAMED,
         [Strange.model_validate({"receiver": "b", "names": ["c"], "w": 4})],
         Room.model_validate({"width": 2, "settings": "[3]"}),
-        {"a": Outer(room=Room(width=2), mails=[RENAMED])},
         Aliased(recipient="a@b"),
     ],
     ids=str,
 )
 async def test_models_with_aliases_computed_fields_and_json_are_payloads_and_results_like_any_other(value):
-    annotation = (
-        dict[str, Outer] if isinstance(value, dict) else list[Strange] if isinstance(value, list) else type(value)
-    )
+    annotation = list[Strange] if isinstance(value, list) else type(value)
     assert (value, value) == await there_and_back(annotation, value)
 
 

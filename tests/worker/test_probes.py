@@ -16,7 +16,8 @@ from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, LocalFileSyste
 from jqueue.runtime.threads import in_its_own_thread
 from jqueue.worker import Worker
 from tests.telemetry.samples import samples_of
-from tests.worker.scenes import SECRET, CountingStorage, NoThreads, working
+from tests.virtual_world import Breakable
+from tests.worker.scenes import SECRET, NoThreads, working
 
 ANY_PORT = "127.0.0.1:0"
 
@@ -95,22 +96,15 @@ async def test_a_worker_is_alive_and_ready_and_shows_its_metrics(tmp_path, caplo
 
 
 async def test_a_store_that_fails_makes_a_worker_unready_and_not_dead(caplog):
-    failing = asyncio.Event()
-
-    class Store(CountingStorage):
-        async def read(self):
-            if failing.is_set():
-                raise OSError("the connection was reset")
-            return await super().read()
-
-    async with BrokerQueue(Store(), poll_interval=0.05) as queue, working(worker_at(ANY_PORT), queue):
+    storage = Breakable(InMemoryStorage())
+    async with BrokerQueue(storage, poll_interval=0.05) as queue, working(worker_at(ANY_PORT), queue):
         address = await probed(caplog)
         await until_status(address, "/readyz", 200)
-        failing.set()
+        storage.down = True
         _, body = await until_status(address, "/readyz", 503)
         assert "the store fails to read: transient" == json.loads(body)["status"]
         assert 200 == (await get(address, "/healthz"))[0]
-        failing.clear()
+        storage.down = False
         await until_status(address, "/readyz", 200)
 
 

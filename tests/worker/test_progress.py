@@ -9,7 +9,7 @@ from jqueue import JobStatus
 from jqueue.domain.job import Progress
 from jqueue.worker import Context, RunReport, Worker
 from tests.virtual_world import now
-from tests.worker.scenes import CountingStorage, broker, drained, working
+from tests.worker.scenes import broker, counted, drained, working
 
 pytestmark = pytest.mark.virtual_time
 
@@ -33,7 +33,7 @@ async def test_the_latest_progress_is_sent_alone_every_two_seconds():
         async for row in ctx.track(rows(100), 100, "rows"):
             await asyncio.sleep(0.1 if row else 0.01)
 
-    storage = CountingStorage()
+    storage = counted()
     async with broker(storage) as queue:
         job = await work.using(queue).enqueue()
         begin, watching = now(), asyncio.create_task(watched(queue, job))
@@ -62,7 +62,7 @@ async def test_under_load_progress_makes_no_commit_of_its_own():
         async def short() -> None:
             await asyncio.sleep(0.1)
 
-        storage = CountingStorage(0.01)
+        storage = counted(0.01)
         async with broker(storage) as queue:
             first = await long.using(queue).enqueue()
             await queue.enqueue_many([short.call() for _ in range(600)])

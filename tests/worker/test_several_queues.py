@@ -10,7 +10,7 @@ from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import CountingStorage, broker, direct, drained, until, working
+from tests.worker.scenes import broker, counted, direct, drained, until, working
 
 
 class Recorder:
@@ -72,7 +72,7 @@ async def test_jobs_of_all_queues_together_are_no_more_than_the_slots():
 
 @in_virtual_time
 async def test_an_empty_queue_takes_no_slots_and_few_calls_from_a_busy_one():
-    storage = CountingStorage()
+    storage = counted()
     busy, empty = direct(), direct(storage)
     recorder = Recorder(("a", busy), ("b", empty), concurrency=2)
     await recorder.fill(busy, 400, 0.1)

@@ -22,9 +22,9 @@ from jqueue.worker.signals import handle_signals
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import (
     QUEUED,
-    CountingStorage,
     broker,
     cancel_tasks,
+    counted,
     direct,
     drained,
     only_job,
@@ -71,7 +71,7 @@ async def test_a_worn_worker_claims_no_more_jobs_and_ends_when_those_that_it_has
         assert RunReport(succeeded=6 - report.total) == await worker.run(queue, drain=True)
 
 
-class SlowAnswers(CountingStorage):
+class SlowAnswers(FaultyStorage):
     """A store in memory that does each write at once and answers a second later."""
 
     async def write(self, content, if_match=None):
@@ -99,13 +99,13 @@ async def test_a_job_whose_claim_is_answered_in_the_moment_of_a_stop_is_done():
 @in_virtual_time
 async def test_a_job_that_is_being_claimed_when_the_worker_stops_is_handed_back_before_it_ends():
     worker, work, begun, _, _ = sleeper(1)
-    storage = SlowAnswers()
+    storage = SlowAnswers(InMemoryStorage(clock=VirtualClock()))
     async with working(worker, direct(storage)) as task:
-        await work.using(direct(storage.memory)).enqueue(1)
+        await work.using(direct(storage.storage)).enqueue(1)
         await until(lambda: storage.writes)  # it is claimed, and nobody here knows
         worker.stop()
         assert RunReport() == await task
-    job = await only_job(direct(storage.memory))
+    job = await only_job(direct(storage.storage))
     assert ([], QUEUED, 0) == (begun, job.status, job.failures)
 
 
@@ -332,10 +332,10 @@ def test_a_worker_in_another_thread_leaves_signals_alone_and_is_stopped_from_any
 @pytest.mark.parametrize("seconds", [0, 1000])
 @in_virtual_time
 async def test_an_operator_stops_a_worker_that_is_idle_or_busy_and_no_other(seconds):
-    storage = CountingStorage()
+    storage = counted()
     worker, work, begun, ended, cancelled = sleeper(seconds, name="mailer", grace=5)
     other, *_ = sleeper(0, name="other")
-    operator = direct(storage.memory)
+    operator = direct(storage.storage)
     await work.using(operator).enqueue(1)
     async with working(worker, direct(storage)) as task, working(other, direct(storage)) as others_task:
         await asyncio.sleep(10)
@@ -352,14 +352,14 @@ async def test_an_operator_stops_a_worker_that_is_idle_or_busy_and_no_other(seco
 
 @in_virtual_time
 async def test_the_order_to_stop_lasts_until_the_worker_has_left_and_holds_for_one_run():
-    storage = CountingStorage(0.05)
+    storage = counted(0.05)
     worker, work, begun, ended, _ = sleeper(8, name="mailer", grace=100)
     async with direct(storage) as queue:
         for number in range(3):
             await work.using(queue).enqueue(number)
         async with working(worker, queue) as task:
             await asyncio.sleep(4)
-            operator = direct(storage.memory)
+            operator = direct(storage.storage)
             [record] = (await operator.stats()).workers
             assert [True] == [told.stopping for told in await operator.stop_worker(record.holder)]
             before = (await operator.read_state()).version

@@ -20,15 +20,16 @@ from jqueue import (
 )
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, StorageFatalError
 from jqueue.testing.fake_clock import LongestWaits
+from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
 from jqueue.worker.loop_watch import watch_loop
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import (
     LONG,
-    CountingStorage,
     FailingQueue,
     broker,
+    counted,
     direct,
     drained,
     stubborn,
@@ -190,16 +191,16 @@ async def test_a_queue_unusable_from_the_start_and_refused_outcomes_end_the_work
 
 @in_virtual_time
 async def test_a_store_is_tried_at_the_start_and_its_silence_is_logged_within_seconds(log):
-    class ReadOnly(CountingStorage):
+    class ReadOnly(FaultyStorage):
         async def check_writable(self):
             raise StorageFatalError("q.json: read-only file system")
 
     worker, *_ = counting()
     with pytest.raises(StorageFatalError, match="read-only"):
-        await worker.run(direct(ReadOnly()), signals=False)
-    async with working(worker, direct(CountingStorage(latency=600))):
+        await worker.run(direct(ReadOnly(InMemoryStorage(clock=VirtualClock()))), signals=False)
+    async with working(worker, direct(counted(latency=600))):
         await asyncio.sleep(2.5)
-        assert ["the queue at CountingStorage has not answered within 2 s, still trying"] == log("WARNING")
+        assert ["the queue at FaultyStorage has not answered within 2 s, still trying"] == log("WARNING")
 
 
 # Handlers that do not stop, and jobs that nobody does
@@ -234,7 +235,7 @@ async def test_a_worker_gives_up_when_stuck_handlers_fill_all_slots():
 
 @in_virtual_time
 async def test_jobs_without_a_handler_are_logged_once_for_each_entrypoint_without_more_writes(log):
-    (worker, *_), storage = counting(), CountingStorage()
+    (worker, *_), storage = counting(), counted()
     async with broker(storage, poll_interval=30) as queue, working(worker, queue):
         await asyncio.sleep(90)
         assert [] == log("WARNING")

@@ -23,11 +23,8 @@ pytestmark = [pytest.mark.wide, pytest.mark.xdist_group("worker processes")]
 
 APP = "tests.worker_processes.programs.web:app"
 PROCESSES, REQUESTS, AT_ONCE, RECYCLED_AFTER = 2, 200, 12, 60
-SERVERS = {
-    "uvicorn": f"uvicorn {APP} --port 8000 --workers {PROCESSES} --limit-max-requests {RECYCLED_AFTER}",
-    "gunicorn": f"gunicorn {APP} --bind 127.0.0.1:8000 --workers {PROCESSES} --max-requests {RECYCLED_AFTER} "
-    "--preload --worker-class asgi",
-}
+GUNICORN = f"gunicorn {APP} --bind 127.0.0.1:8000 --workers {PROCESSES} --max-requests {RECYCLED_AFTER} "
+GUNICORN += "--preload --worker-class asgi"
 
 
 @asynccontextmanager
@@ -96,14 +93,12 @@ class Callers:
                     await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("name", SERVERS)
-async def test_each_request_is_answered_and_each_job_done_once_while_processes_come_and_go(tmp_path, name):
-    pytest.importorskip(name)
+async def test_each_request_is_answered_and_each_job_done_once_while_processes_come_and_go(tmp_path):
+    pytest.importorskip("gunicorn")
     async with Scene(tmp_path).open() as scene:
         first = scene.start("load")
         await scene.until((tmp_path / "queue.json.broker").exists, "a worker serves the others")
-        environment = {"USE_BEFORE_FORK": "1"} if name == "gunicorn" else {}
-        async with serving(SERVERS[name], tmp_path, **environment) as (server, url):
+        async with serving(GUNICORN, tmp_path, USE_BEFORE_FORK="1") as (server, url):
             callers = Callers(f"{url}/")
             await callers.run(0, AT_ONCE)
             second = scene.start("load")
@@ -115,7 +110,7 @@ async def test_each_request_is_answered_and_each_job_done_once_while_processes_c
                 await scene.until(lambda: len(callers.accepted) > begin or calling.done(), "a request is done")  # noqa: B023
                 act()
                 await calling
-        jobs = {*callers.accepted, *(["before the fork"] if name == "gunicorn" else [])}
+        jobs = {*callers.accepted, "before the fork"}
         await scene.until(lambda: scene.count(ENDS).keys() >= jobs, "all jobs are done")
         await scene.until_only(lambda left: all(job.entrypoint == "tick" for job in left.values()), "all are acked")
         header = json.loads((tmp_path / "queue.json").read_bytes().partition(b"\n")[0] + b"}}")
