@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -49,15 +50,9 @@ COMMANDS = {**LOOKING, **CHANGING, **OTHERS}
 """All commands that need a queue."""
 
 
-def nested(group, path=()):
-    for name, listed in sorted(group.commands.items()):
-        command = listed.imported()
-        yield (*path, name), command
-        yield from nested(command, (*path, name)) if hasattr(command, "commands") else ()
-
-
-ALL = dict(nested(typer.main.get_command(app)))
-"""The commands that typer knows, by the words that call them."""
+GROUP: Any = typer.main.get_command(app)
+ALL = {name: listed.imported() for name, listed in sorted(GROUP.commands.items())}
+"""The commands that typer knows, by their names."""
 
 
 # Errors
@@ -179,8 +174,8 @@ def test_nothing_of_a_blob_commands_the_terminal_or_forges_a_line(tmp_path):
 
 def test_no_line_is_wider_than_the_terminal(tmp_path, monkeypatch):
     """The help of every command, and a list in a terminal. In a pipe, nothing is cut."""
-    for words in [(), *ALL]:
-        shown = run(*words, "--help", COLUMNS="80").stdout
+    for words in ("", *ALL):
+        shown = run(*words.split(), "--help", COLUMNS="80").stdout
         assert max(map(len, shown.splitlines())) <= 80, words
         assert shown.startswith("Usage: ")
     assert "..." not in run("--help").stdout.partition("Commands:")[2], "no summary is cut"
@@ -206,11 +201,11 @@ def test_no_line_is_wider_than_the_terminal(tmp_path, monkeypatch):
     assert {"id", "7", *shown} == {line.split()[0] for line in lines if line}, "ids are cut where they differ"
 
 
-def test_a_group_lists_each_command_with_the_first_paragraph_of_its_help():
-    for words, command in ALL.items():
-        listed = " ".join(run(*words[:-1], "--help", COLUMNS="200").stdout.split())
+def test_the_help_lists_each_command_with_the_first_paragraph_of_its_own():
+    listed = " ".join(run("--help", COLUMNS="200").stdout.split())
+    for name, command in ALL.items():
         summary = " ".join(command.help.partition("\n\n")[0].split())
-        assert f"{words[-1]} {summary}" in listed, words
+        assert f"{name} {summary}" in listed, name
 
 
 def test_a_path_that_is_longer_than_a_line_stays_whole(tmp_path):
@@ -223,36 +218,21 @@ def test_a_path_that_is_longer_than_a_line_stays_whole(tmp_path):
 
 
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
-NAMED = re.compile(r"(?:`|\$ |bin/|^)jqueue ([a-z][a-z-]*)(?: ([a-z]+))?([^`\n#;|&]*)", re.MULTILINE)
+NAMED = re.compile(r"(?:`|\$ |bin/|^)jqueue ([a-z][a-z-]*)([^`\n#;|&]*)", re.MULTILINE)
 
-
-NEEDLESS = {
-    *(
-        "--conf",
-        "--cron",
-        "--entrypoint",
-        "--file",
-        "--key-per",
-        "--new-token",
-        "--option",
-        "--per",
-        "--py-files",
-        "--read-option",
-    ),
-    *("--stale", "--tls-key", "--txn-version"),
-}
+NEEDLESS = {"--cron", "--entrypoint", "--file", "--key-per", "--new-token", "--per", "--stale", "--tls-key"}
 """Options that do nothing, or must be given with another one, unless they are given."""
 
 
 def test_the_help_of_each_option_with_a_value_tells_its_default():
     silent = {
-        (words, parameter.opts[0])
-        for words, command in ALL.items()
+        (name, parameter.opts[0])
+        for name, command in ALL.items()
         for parameter in command.params
         if parameter.param_type_name == "option" and not parameter.is_flag and not parameter.show_default
         if not re.search("^Only |[Bb]y default|A new queue", parameter.help) and parameter.opts[0] not in NEEDLESS
     }
-    assert {(("update",), name) for name in ("--delay", "--run-at", "--priority")} == silent
+    assert {("update", name) for name in ("--delay", "--run-at", "--priority")} == silent
 
 
 def test_every_command_and_option_named_in_a_text_exists():
@@ -261,18 +241,16 @@ def test_every_command_and_option_named_in_a_text_exists():
         content = page.read_text(encoding="utf-8")
         for part in (*re.findall(r"`jqueue [^`]*`", content), *CONSOLE.findall(content)):
             for match in NAMED.finditer(part):
-                words = match.group(1, 2) if match.group(1, 2) in ALL else (match[1],)
-                assert words in ALL, f"{page} names `jqueue {match[1]}`"
-                known = {"--help", *(name for parameter in ALL[words].params for name in parameter.opts)}
-                assert set(re.findall(r"(?<!\S)--[a-z][a-z-]+", match[3])) <= known, f"{page}: {words}"
+                assert match[1] in ALL, f"{page} names `jqueue {match[1]}`"
+                known = {"--help", *(name for parameter in ALL[match[1]].params for name in parameter.opts)}
+                assert set(re.findall(r"(?<!\S)--[a-z][a-z-]+", match[2])) <= known, f"{page}: {match[0]}"
                 checked += 1
     assert checked > 30
 
 
 def test_the_page_on_the_command_line_lists_every_command():
     page = (ROOT / "docs/guide/command-line.md").read_text(encoding="utf-8")
-    listed = {tuple(words.split()) for words in re.findall(r"^\| `jqueue ((?:[a-z][a-z-]* ?)+)", page, re.MULTILINE)}
-    assert listed == {words for words, command in ALL.items() if not hasattr(command, "commands")}
+    assert ALL.keys() == set(re.findall(r"^\| `jqueue ([a-z][a-z-]*)", page, re.MULTILINE))
 
 
 IN_ENVIRONMENT = {
@@ -302,7 +280,7 @@ def test_the_environment_names_the_queue_unless_an_argument_does(tmp_path, monke
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JQUEUE_URL", "here")
     command, *arguments = line.format(tmp_path).split()
-    context = ALL[(command,)].make_context(command, arguments, resilient_parsing=True)
+    context = ALL[command].make_context(command, arguments, resilient_parsing=True)
     assert IN_ENVIRONMENT[line] == context.params["url"].rpartition("/")[2]
 
 
@@ -389,7 +367,7 @@ def test_the_help_lists_all_commands_of_an_archive_and_of_a_package_without_sour
     call = f"import sys; sys.path.insert(0, {str(place)!r}); from jqueue.cli.app import app; app(['--help'])"
     ended = subprocess.run([sys.executable, "-c", call], cwd=tmp_path, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
-    assert {name for name, *_ in ALL} <= set(ended.stdout.split())
+    assert ALL.keys() <= set(ended.stdout.split())
     assert ("Add a job, and print its id." in ended.stdout) is (kind == "an archive")
 
 
@@ -426,7 +404,7 @@ def test_a_closed_pipe_ends_quietly_and_an_output_that_is_not_utf_8_gets_escapes
 def test_an_output_that_cannot_be_written_is_one_line_and_a_status(path, queue, output):
     """Whichever way a command writes it. What it has changed before is done."""
     shell, code = f'"{sys.executable}" -m jqueue', "import os, sys; sys.exit(os.system(sys.argv[1]))"
-    for line in ("ls --help", "enqueue {} mail", "ls {} --json", "doctor {}", "dashboard {}", "show {} none --json"):
+    for line in ("enqueue {} mail", "ls {} --json"):
         said = process(f"{shell} {line.format(path)} {output}; echo $? >&2", code=code).stderr
         assert re.fullmatch(r"jqueue: the standard output cannot be written: [\w ]+\. .*\n2\n", said), line
     assert 1 == len(queue.jobs())

@@ -82,7 +82,7 @@ class Browser:
                     return found
             except WebDriverException:
                 pass
-            time.sleep(0.03)
+            time.sleep(0.1)  # each look lays the page out
         raise AssertionError(f"waited in vain for {what}; the page says: {self.text()[:2000]}; {self.log()}")
 
     def see(self, text, selector="body"):

@@ -13,11 +13,10 @@ import pytest
 from jqueue import BrokerQueue, LocalFileSystemStorage
 from jqueue.core.messages import MOST_VALUES, Batch, Claim, Stop, check_values, decode_answer, encode
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.models import job_of
-from jqueue.domain.operations.codec import AllOrNothing, ClientBatch, Guarded, decode_result, error_of
+from jqueue.domain.operations.codec import AllOrNothing, Guarded, decode_result, error_of
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.ends import Ack, HandBackCalls
+from jqueue.domain.operations.ends import HandBackCalls
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import Find, Peek
 from jqueue.domain.operations.operator import Cancel
@@ -110,15 +109,11 @@ async def test_sigterm_answers_what_waits_and_refuses_what_comes(path, tmp_path)
 @pytest.mark.parametrize(
     ("role", "operation"),
     [
-        (Role.PRODUCER, Ack(JobClaim("one", 1))),
         (Role.PRODUCER, AllOrNothing((add("one"), Cancel("two")))),
         (Role.PRODUCER, Guarded(add("one"))),
         (Role.PRODUCER, AllOrNothing((add("one", unique_key="key", on_conflict="replace"),))),
-        (Role.WORKER, Cancel("one")),
         (Role.WORKER, Guarded(Cancel("one"))),
         (Role.WORKER, SetSchedule("nightly", "0 3 * * *", "mail", by="operator")),
-        (Role.VIEWER, add("one")),
-        (Role.OPERATOR, ClientBatch("c2", 1, "t", 0, (add("one"),))),
     ],
     ids=str,
 )
