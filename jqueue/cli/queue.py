@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal, NamedTuple
@@ -330,15 +330,15 @@ def pause(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, a
     Jobs in progress continue, and new jobs can be enqueued. An entrypoint can be paused before it has jobs. --all
     pauses the entrypoints that now have jobs, limits, cron entries or workers.
     """
-    figures = _set_paused(url, entrypoint, every, Pause)
-    waiting = counted(
-        sum(each.ready + each.scheduled + each.waiting for each in figures.values()), "job waits", "jobs wait"
-    )
-    running = counted(
-        sum(each.in_progress for each in figures.values()), "job in progress continues", "jobs in progress continue"
-    )
-    already = "this entrypoint was already paused"
-    _tell_paused(figures, f"paused until `jqueue resume`: {waiting}, {running}", already, every, as_json, paused=True)
+
+    def words(figures: Collection[EntrypointStats]) -> str:
+        waiting = counted(sum(each.ready + each.scheduled + each.waiting for each in figures), "job waits", "jobs wait")
+        running = counted(
+            sum(each.in_progress for each in figures), "job in progress continues", "jobs in progress continue"
+        )
+        return f"paused until `jqueue resume`: {waiting}, {running}"
+
+    _set_paused(url, entrypoint, every, as_json, Pause, words, "this entrypoint was already paused")
 
 
 def resume(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, as_json: AsJSON = False) -> None:
@@ -346,9 +346,11 @@ def resume(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, 
 
     --all ends every pause, those of single entrypoints too.
     """
-    figures = _set_paused(url, entrypoint, every, Resume)
-    ready = counted(sum(each.ready for each in figures.values()), "job is", "jobs are")
-    _tell_paused(figures, f"resumed: {ready} ready", "this entrypoint was not paused", every, as_json, paused=False)
+
+    def words(figures: Collection[EntrypointStats]) -> str:
+        return f"resumed: {counted(sum(each.ready for each in figures), 'job is', 'jobs are')} ready"
+
+    _set_paused(url, entrypoint, every, as_json, Resume, words, "this entrypoint was not paused")
 
 
 async def _known(opened: OpenedQueue, entrypoint: str | None) -> set[str]:
@@ -362,9 +364,15 @@ async def _known(opened: OpenedQueue, entrypoint: str | None) -> set[str]:
 
 
 def _set_paused(
-    url: str, entrypoint: str | None, every: bool, order: type[Pause | Resume]
-) -> dict[str, EntrypointStats]:
-    """Pause or resume entrypoints in one commit. Return the figures of each from before.
+    url: str,
+    entrypoint: str | None,
+    every: bool,
+    as_json: bool,
+    order: type[Pause | Resume],
+    words: Callable[[Collection[EntrypointStats]], str],
+    already: str,
+) -> None:
+    """Pause or resume entrypoints in one commit, and tell what was done, in words or as JSON.
 
     Raises:
         RefusedError: none was chosen, or it could not be done.
@@ -380,21 +388,17 @@ def _set_paused(
             await certain(opened.queue.apply(*map(order, names)))
         return {name: figures.get(name, EntrypointStats()) for name in names}
 
-    return on_queue(url, change)
-
-
-def _tell_paused(
-    figures: dict[str, EntrypointStats], words: str, already: str, every: bool, as_json: bool, *, paused: bool
-) -> None:
-    changed = {name: each.paused != paused for name, each in figures.items()}
-    if every:
+    figures, paused = on_queue(url, change), order is Pause  # the figures are from before
+    changed, sentence = sum(each.paused != paused for each in figures.values()), words(figures.values())
+    told: dict[str, Any] = {"paused": paused}
+    if entrypoint is not None:
+        told |= {"entrypoint": entrypoint, "changed": bool(changed)}
+        sentence = sentence if changed else already
+    else:
+        told |= {"entrypoints": list(figures), "changed": changed}
         names = f" ({', '.join(map(printable, figures))})" if figures else ""
-        told: dict[str, Any] = {"entrypoints": list(figures), "paused": paused, "changed": sum(changed.values())}
-        tell(told, f"{counted(len(figures), 'entrypoint')}{names}: {words}", as_json=as_json)
-        return
-    [(name, is_changed)] = changed.items()
-    told = {"entrypoint": name, "paused": paused, "changed": is_changed}
-    tell(told, words if is_changed else already, as_json=as_json)
+        sentence = f"{counted(len(figures), 'entrypoint')}{names}: {sentence}"
+    tell(told, sentence, as_json=as_json)
 
 
 def stop(

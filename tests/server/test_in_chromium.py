@@ -4,13 +4,18 @@ import asyncio
 import json
 import signal
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
 
 import pytest
 
 from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.domain.job import Progress
 from jqueue.operations import Enqueue, Heartbeat, RecordStep
+from jqueue.server.serving import Settings, serve_until_stopped
+from tests.cli.commands import PATIENCE
 from tests.cli.test_serving import running
 from tests.server.chromium import chromium
 from tests.server.test_looking import fill
@@ -62,11 +67,27 @@ def filled(path):
 
 @contextmanager
 def opened(browser, path):
-    """The dashboard of a queue in the browser."""
-    with running(path) as (_, link):
+    """The dashboard of a queue in the browser, served by a thread: a process takes a second of CPU time to start."""
+    links = SimpleQueue[str]()
+
+    async def serve():
+        serving.append((asyncio.get_running_loop(), asyncio.current_task()))
+        async with DirectQueue(LocalFileSystemStorage(path)) as queue:
+            with suppress(asyncio.CancelledError):
+                await serve_until_stopped(queue, Settings(), links.put)
+
+    serving: list[Any] = []
+    thread = Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    link = links.get(timeout=PATIENCE)
+    try:
         browser.open(link)
         browser.see("live, version")
         yield link.partition("#")[0]
+    finally:
+        [(loop, task)] = serving
+        loop.call_soon_threadsafe(task.cancel)
+        thread.join()
 
 
 def test_the_page_follows_the_queue_pauses_and_limits_an_entrypoint_and_undoes_it(browser, path):
