@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from typing import Any
 
@@ -20,6 +20,7 @@ from jqueue.worker.handler_options import HandlerArguments
 from jqueue.worker.retries import Discard, Exponential, Retry, Snooze
 from jqueue.worker.run import RunReport
 from jqueue.worker.worker import Worker
+from tests.worker.scenes import drained, working
 
 LONG, AT_ONCE = Exponential(base=3600, cap=3600), Exponential(base=0.001, cap=0.001)
 """A backoff that no test waits for, and one too short to notice."""
@@ -81,22 +82,12 @@ class WorkerContractBase(QueueContractBase):
 
     async def drain(self, worker: Worker, queue: JobQueue) -> RunReport:
         """Run a worker until nothing is ready, and return its report."""
-        return await worker.run(queue, *self.others(), drain=True, signals=False)
+        report: RunReport = await drained(worker, queue, *self.others())
+        return report
 
-    @asynccontextmanager
-    async def working(self, worker: Worker, queue: JobQueue) -> AsyncIterator[asyncio.Task[RunReport]]:
+    def working(self, worker: Worker, queue: JobQueue) -> AbstractAsyncContextManager[asyncio.Task[RunReport]]:
         """Run a worker during the block, and stop it afterwards."""
-        task = asyncio.create_task(worker.run(queue, *self.others(), signals=False))
-        try:
-            yield task
-            worker.stop()
-            await task
-        finally:
-            if not task.done():
-                worker.stop()
-                worker.stop()
-                task.cancel()
-                await asyncio.wait([task])
+        return working(worker, queue, *self.others())
 
     async def enqueue_all(self, queue: JobQueue, entrypoint: str, payloads: Iterable[bytes]) -> None:
         """Enqueue one job for each payload, in one commit if the queue can do that."""
