@@ -39,7 +39,6 @@ from jqueue.domain.errors import (
     CASConflictError,
     ClaimLostError,
     DuplicateJobError,
-    GroupEndedError,
     InvalidBlobError,
     InvalidJobError,
     JobNotFoundError,
@@ -653,83 +652,6 @@ class QueueContract(QueueContractBase):
             assert not any(each.done() for each in waiting)
             await other.ack(job, result={"sum": 3})
             assert await asyncio.gather(*waiting) == [{"sum": 3}] * 3
-
-    async def test_the_last_member_of_a_group_brings_its_job_in_that_very_commit(
-        self, make_queue: QueueFactory
-    ) -> None:
-        async with self.queues(make_queue, 2, ["groups", "job_ids"]) as [queue, other]:
-            async with queue.group("parts", then=Enqueue("sum"), on_end=Enqueue("after")) as group:
-                for number in (0, 1, 2, 2):
-                    await group.enqueue("work", b"%d" % number, job_id=f"{number}")
-            jobs = [job for name in ("work", "work", "work") for job in await other.dequeue(name)]
-            await queue.ack(jobs[0])
-            await other.nack(jobs[1], dead=True)
-            status = await other.group("parts").status()
-            assert (status.added, status.done, status.dead, status.waiting) == (3, 1, 1, 1)
-            assert not status.ended
-            assert await other.dequeue(["sum", "after"]) == []
-            before = (await queue.read_state()).version
-            await queue.ack(jobs[2])
-            assert (await other.read_state()).version == before + 1
-            assert [job.entrypoint for job in await other.dequeue(["sum", "after"], batch_size=9)] == ["after"]
-            assert await other.group("parts").redrive() == 1
-            [job] = await other.dequeue("work")
-            await queue.ack(job)
-            await queue.ack(job)
-            [summary] = await other.dequeue(["sum", "after"], batch_size=9)
-            status = await queue.group("parts").status()
-            assert (summary.entrypoint, summary.id) == ("sum", status.then_id)
-            assert (status.done, status.dead, status.ended, status.then_enqueued) == (3, 0, True, True)
-            with pytest.raises(GroupEndedError, match="closed and has ended"):
-                await group.enqueue("work")
-            with pytest.raises(GroupEndedError, match="was closed before"):
-                await other.group("parts").__aenter__()
-            with pytest.raises(GroupEndedError, match="not known"):
-                await queue.enqueue("work", group="never opened")
-
-    async def test_of_racing_acks_one_brings_the_job_of_their_group(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 3, ["groups"]) as queues:
-            async with queues[0].group(then=Enqueue("sum")) as group:
-                await group.enqueue_many(Enqueue("work", b"%d" % number) for number in range(12))
-            jobs = await queues[1].dequeue("work", batch_size=12)
-            await asyncio.gather(*(queues[number % 3].ack(job) for number, job in enumerate(jobs)))
-            assert len(await queues[2].dequeue("sum", batch_size=9)) == 1
-            assert (await group.wait()).done == 12
-
-    async def test_the_history_tells_what_happened_to_a_job(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, HISTORY_NEEDS) as [queue, other]:
-            await queue.enqueue("work", b"before")
-            assert (await other.configure(history=timedelta(days=1))).history == 86400
-            job = await queue.enqueue("mail", b"payload", max_attempts=2)
-            for error in (ValueError("no address"), "refused"):
-                [claimed] = await other.dequeue("mail")
-                await other.heartbeat(claimed)
-                await other.nack(claimed, error=error)
-            await queue.redrive(job.id)
-            [claimed] = await queue.dequeue("mail")
-            await queue.ack(claimed)
-
-            events = await events_of(queue)
-            assert [event.number for event in events] == list(range(1, 10))
-            assert [(event.verb, event.before, event.after, event.attempt) for event in events] == [
-                ("start", None, None, 0),
-                ("enqueue", None, JobStatus.QUEUED, 0),
-                ("dequeue", JobStatus.QUEUED, JobStatus.IN_PROGRESS, 1),
-                ("nack", JobStatus.IN_PROGRESS, JobStatus.QUEUED, 1),
-                ("dequeue", JobStatus.QUEUED, JobStatus.IN_PROGRESS, 2),
-                ("nack", JobStatus.IN_PROGRESS, JobStatus.DEAD, 2),
-                ("redrive", JobStatus.DEAD, JobStatus.QUEUED, 2),
-                ("dequeue", JobStatus.QUEUED, JobStatus.IN_PROGRESS, 3),
-                ("ack", JobStatus.IN_PROGRESS, None, 3),
-            ]
-            assert {(event.job_id, event.entrypoint) for event in events[1:]} == {(job.id, "mail")}
-            assert [event.error for event in events if event.error] == ["ValueError: no address", "refused"]
-            assert events[-1].holder == claimed.holder
-            assert events[-1].created_at == job.created_at
-            waits, runs = [event.wait_seconds for event in events], [event.run_seconds for event in events]
-            assert [place for place, wait in enumerate(waits) if wait is not None] == [2, 4, 7]
-            assert [place for place, run in enumerate(runs) if run is not None] == [3, 5, 8]
-            assert max(abs(event.at - job.created_at) for event in events) < timedelta(seconds=self.patience)
 
     async def test_events_are_the_same_after_they_were_moved(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, HISTORY_NEEDS) as [queue, other]:

@@ -1,4 +1,4 @@
-"""Groups: members that come late, groups that are cancelled, and the results of members."""
+"""Groups: the job that a group brings when it ends, members that come late, and the results of members."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from jqueue.domain.errors import GroupEndedError
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory
@@ -54,3 +55,45 @@ class GroupsContract(QueueContractBase):
             for job in await other.dequeue("work", batch_size=4):
                 await other.ack(job, result=int(job.payload) * 10)
             assert sorted([job.result async for job in group.results()]) == [0, 10, 20]
+
+    async def test_the_last_member_of_a_group_brings_its_job_in_that_very_commit(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2, ["groups", "job_ids"]) as [queue, other]:
+            async with queue.group("parts", then=Enqueue("sum"), on_end=Enqueue("after")) as group:
+                for number in (0, 1, 2, 2):
+                    await group.enqueue("work", b"%d" % number, job_id=f"{number}")
+            jobs = [job for name in ("work", "work", "work") for job in await other.dequeue(name)]
+            await queue.ack(jobs[0])
+            await other.nack(jobs[1], dead=True)
+            status = await other.group("parts").status()
+            assert (status.added, status.done, status.dead, status.waiting) == (3, 1, 1, 1)
+            assert not status.ended
+            assert await other.dequeue(["sum", "after"]) == []
+            before = (await queue.read_state()).version
+            await queue.ack(jobs[2])
+            assert (await other.read_state()).version == before + 1
+            assert [job.entrypoint for job in await other.dequeue(["sum", "after"], batch_size=9)] == ["after"]
+            assert await other.group("parts").redrive() == 1
+            [job] = await other.dequeue("work")
+            await queue.ack(job)
+            await queue.ack(job)
+            [summary] = await other.dequeue(["sum", "after"], batch_size=9)
+            status = await queue.group("parts").status()
+            assert (summary.entrypoint, summary.id) == ("sum", status.then_id)
+            assert (status.done, status.dead, status.ended, status.then_enqueued) == (3, 0, True, True)
+            with pytest.raises(GroupEndedError, match="closed and has ended"):
+                await group.enqueue("work")
+            with pytest.raises(GroupEndedError, match="was closed before"):
+                await other.group("parts").__aenter__()
+            with pytest.raises(GroupEndedError, match="not known"):
+                await queue.enqueue("work", group="never opened")
+
+    async def test_of_racing_acks_one_brings_the_job_of_their_group(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 3, ["groups"]) as queues:
+            async with queues[0].group(then=Enqueue("sum")) as group:
+                await group.enqueue_many(Enqueue("work", b"%d" % number) for number in range(12))
+            jobs = await queues[1].dequeue("work", batch_size=12)
+            await asyncio.gather(*(queues[number % 3].ack(job) for number, job in enumerate(jobs)))
+            assert len(await queues[2].dequeue("sum", batch_size=9)) == 1
+            assert (await group.wait()).done == 12

@@ -8,6 +8,7 @@ import logging
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -230,6 +231,41 @@ QUEUED, IN_PROGRESS, DEAD = JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.D
 
 class HistoryContract(QueueContractBase):
     """A queue that is told to keeps the history of its jobs."""
+
+    async def test_the_history_tells_what_happened_to_a_job(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, NEEDS) as [queue, other]:
+            await queue.enqueue("work", b"before")
+            assert (await other.configure(history=timedelta(days=1))).history == 86400
+            job = await queue.enqueue("mail", b"payload", max_attempts=2)
+            for error in (ValueError("no address"), "refused"):
+                [claimed] = await other.dequeue("mail")
+                await other.heartbeat(claimed)
+                await other.nack(claimed, error=error)
+            await queue.redrive(job.id)
+            [claimed] = await queue.dequeue("mail")
+            await queue.ack(claimed)
+
+            events = await events_of(queue)
+            assert [event.number for event in events] == list(range(1, 10))
+            assert [(event.verb, event.before, event.after, event.attempt) for event in events] == [
+                ("start", None, None, 0),
+                ("enqueue", None, JobStatus.QUEUED, 0),
+                ("dequeue", JobStatus.QUEUED, JobStatus.IN_PROGRESS, 1),
+                ("nack", JobStatus.IN_PROGRESS, JobStatus.QUEUED, 1),
+                ("dequeue", JobStatus.QUEUED, JobStatus.IN_PROGRESS, 2),
+                ("nack", JobStatus.IN_PROGRESS, JobStatus.DEAD, 2),
+                ("redrive", JobStatus.DEAD, JobStatus.QUEUED, 2),
+                ("dequeue", JobStatus.QUEUED, JobStatus.IN_PROGRESS, 3),
+                ("ack", JobStatus.IN_PROGRESS, None, 3),
+            ]
+            assert {(event.job_id, event.entrypoint) for event in events[1:]} == {(job.id, "mail")}
+            assert [event.error for event in events if event.error] == ["ValueError: no address", "refused"]
+            assert events[-1].holder == claimed.holder
+            assert events[-1].created_at == job.created_at
+            waits, runs = [event.wait_seconds for event in events], [event.run_seconds for event in events]
+            assert [place for place, wait in enumerate(waits) if wait is not None] == [2, 4, 7]
+            assert [place for place, run in enumerate(runs) if run is not None] == [3, 5, 8]
+            assert max(abs(event.at - job.created_at) for event in events) < timedelta(seconds=self.patience)
 
     async def test_the_history_can_be_searched(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, NEEDS) as [queue]:
