@@ -34,9 +34,10 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.call import Call
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue, payload_of
+from jqueue.worker.dependencies import without_loop
 from jqueue.worker.job_log import about
 from jqueue.worker.reports import Reports
-from jqueue.worker.steps import Steps, Wait
+from jqueue.worker.steps import Steps
 
 logger: Logger = logger_of("jqueue.worker")
 
@@ -363,8 +364,11 @@ class Context(Surroundings[R_co]):
         call, loop, steps = partial(function, *args, **kwargs), self.loop, self._steps
         if loop is None:
             return steps.do(name, call, lambda: self.is_cancelled)
-        wait: Wait = lambda work: asyncio.run_coroutine_threadsafe(work, loop).result()  # noqa: E731
-        return steps.do_in_thread(name, call, lambda: self.is_cancelled, wait)
+
+        async def wait(work: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+        return without_loop(steps.do(name, call, lambda: self.is_cancelled, wait))
 
     def on_ack(self, *operations: Operation | Call[Any]) -> None:
         """Add operations to the commit that finishes this job: `ctx.on_ack(following.call("ada"))`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -104,11 +104,7 @@ class Dependencies:
                     raise error
                 return value
 
-            try:
-                self._call(value, ctx, wait).send(None)
-            except StopIteration as end:
-                return end.value
-        raise AssertionError("a call without an event loop has waited for one")
+            return without_loop(self._call(value, ctx, wait))
 
     async def _call(self, value: Any, ctx: Any, wait: Wait) -> Any:
         """Make the dependencies and call the handler. Nothing here waits for an event loop but `wait`."""
@@ -128,6 +124,15 @@ class Dependencies:
 async def here(awaitable: Awaitable[Any]) -> Any:
     """Await something."""
     return await awaitable
+
+
+def without_loop(call: Coroutine[Any, Any, Any]) -> Any:
+    """Run a coroutine that waits for no event loop, in any thread, and return its result."""
+    try:
+        call.send(None)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("a call without an event loop has waited for one")
 
 
 async def _until_stopped(awaitable: Awaitable[Any], ctx: Any) -> Any:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic_core import from_json, to_json
 
@@ -183,18 +183,9 @@ class HeldJob:
     uncertain: bool = False
     result: Any = None
 
-    @property
-    def claim_timeout(self) -> float | None:
-        """Seconds that the claim lasts without a heartbeat, if it ends by itself."""
-        return self.job.claim_timeout
 
-
-class Equipment(NamedTuple):
-    """The threads and processes for handlers, and the value that the lifespan yielded."""
-
-    threads: Threads
-    processes: Processes
-    resources: Any
+Equipment = tuple[Threads, Processes, Any]
+"""The threads and processes for handlers, and the value that the lifespan yielded."""
 
 
 @asynccontextmanager
@@ -208,7 +199,7 @@ async def equipment_of(settings: WorkerSettings) -> AsyncIterator[Equipment]:
         processes = Processes(settings.concurrency, settings.max_memory)
         stack.push_async_callback(processes.close)
         stack.callback(threads.shutdown)
-        yield Equipment(threads, processes, resources)
+        yield threads, processes, resources
 
 
 class Executions(ABC):
@@ -255,10 +246,9 @@ class Executions(ABC):
             seconds: time that a handler may take that has no timeout of its own.
         """
         self._interrupt, self._reports = interrupt, reports
-        self._processes, self._resources = equipment.processes, equipment.resources
+        threads, self._processes, self._resources = equipment
         self._clock, self._entropy = options_of(self.queue).clock, options_of(self.queue).entropy
         self._run_task = asyncio.current_task()
-        threads = equipment.threads
         self.plans: dict[str, Plan] = {name: Plan.of(each, threads, seconds) for name, each in self.handlers.items()}
 
     # The jobs and their outcomes
@@ -431,11 +421,11 @@ class Executions(ABC):
     def stop(self, execution: Execution, reason: Reason) -> None:
         """Tell a handler to stop the work on all of its jobs. If it goes on after `cancel_grace`, it is stuck."""
         for held in execution.jobs:
-            if held.outcome is None and held.reason is None:
-                held.reason = reason
-                execution.unstopped -= 1
-                if held.context is not None:
-                    held.context.stop()
+            self.stop_job(held, reason)
+        self._cancel(execution)
+
+    def _cancel(self, execution: Execution) -> None:
+        """Cancel a call, unless it was cancelled before, or has ended."""
         if execution.phase not in (Phase.WAITING, Phase.RUNNING):
             return
         if execution.context is not None:
@@ -456,7 +446,7 @@ class Executions(ABC):
             if held.context is not None:
                 held.context.stop()
             if not held.execution.unstopped:
-                self.stop(held.execution, reason)
+                self._cancel(held.execution)
 
     def lose(self, held: HeldJob, why: str) -> None:
         """Stop the work on a job whose claim is lost."""

@@ -53,10 +53,10 @@ async def send_heartbeats(state: RunState) -> None:
             continue
         state.health.failed(CALLS, next(iter(failed.values())))
         for held in list(state.held):
-            lasts = held.claim_timeout or timeout
+            lasts = held.job.claim_timeout or timeout
             if loop.time() - held.confirmed >= lasts:
                 state.lose(held, f"the store confirmed no heartbeat for {lasts:g} s")
-        ends = [held.confirmed + (held.claim_timeout or timeout) for held in state.held]
+        ends = [held.confirmed + (held.job.claim_timeout or timeout) for held in state.held]
         left = min(ends, default=loop.time() + timeout) - loop.time()
         pause = max(SHORTEST_INTERVAL, min(_interval_of(timeout), left / BEATS_PER_TIMEOUT))
 

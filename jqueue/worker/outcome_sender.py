@@ -120,7 +120,7 @@ class OutcomeSender:
             JQueueError: the queue refused them.
         """
         loop = self._state.loop
-        until = loop.time() + (end.claim_timeout or RESOLVE_TIMEOUT)
+        until = loop.time() + (end.job.claim_timeout or RESOLVE_TIMEOUT)
         unknown: UnknownOutcomeError | None = None
         while True:
             last_error: Exception

@@ -26,7 +26,8 @@ from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Consumer
-from jqueue.ports.storage import SupportsWriteCheck, describe
+from jqueue.ports.storage import SupportsWriteCheck
+from jqueue.telemetry.exporters import place_name
 
 logger: Logger = logger_of("jqueue.worker")
 
@@ -209,11 +210,7 @@ async def open_queue(queue: Consumer, stack: AsyncExitStack, names: Sequence[str
 
 def name_of(queue: object) -> str:
     """Return the name of a queue for the log: its place, without secrets."""
-    place = getattr(queue, "store", None) or getattr(queue, "storage", None)
-    if place is None:
-        return "the queue"
-    is_ours = type(place).__module__.startswith("jqueue.adapters.")
-    return f"the queue at {describe(place) if is_ours else type(place).__name__}"
+    return f"the queue at {place_name(queue)}"
 
 
 async def check_writable(queue: object) -> None:

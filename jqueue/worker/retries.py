@@ -287,16 +287,11 @@ def decide(
         return Decision("dead", error=text, dead=True)
     if choice is not None and choice.after is not None:
         return Decision("failed", delay=choice.after, error=text)
-    return Decision("failed", delay=_wait(backoff, job.failures, jitter), error=text)
-
-
-def _wait(backoff: Backoff, failures: int, jitter: Callable[[float], float]) -> float:
-    """Return the seconds until the next try. A backoff that raises must not keep its job from being given back."""
     try:
-        bound = to_seconds("the bound of a backoff", backoff.bound(failures))
-    except CALLS_FAIL:
-        bound = Exponential().bound(failures)
-    return jitter(bound)
+        bound = to_seconds("the bound of a backoff", backoff.bound(job.failures))
+    except CALLS_FAIL:  # nor must a backoff
+        bound = Exponential().bound(job.failures)
+    return Decision("failed", delay=jitter(bound), error=text)
 
 
 def attempts_of(job: Job, max_attempts: int | None) -> float:

@@ -184,7 +184,6 @@ class RunState(Executions):
 
     Attributes:
         name: name of the worker.
-        concurrency: number of slots.
         health: the state of the calls to the queue.
         claiming: number of slots that a claim has taken that is under way.
         held: jobs whose claims are kept alive, until their outcome is in the queue.
@@ -213,7 +212,6 @@ class RunState(Executions):
         self.queue = queue
         self.drain = drain
         self.name: str = settings.name
-        self.concurrency: int = settings.concurrency
         self.claim_timeout: float | None = seconds_of("claim_timeout", settings.claim_timeout)
         give_up_after = seconds_of("give_up_after", settings.give_up_after)
         self.health: QueueHealth = QueueHealth(name_of(queue), options_of(queue).entropy, give_up_after, slots.fail)
@@ -249,7 +247,7 @@ class RunState(Executions):
     def shortest_timeout(self) -> float:
         """The shortest time in seconds that any claim lasts without a heartbeat."""
         usual = DEFAULT_CLAIM_TIMEOUT.total_seconds() if self.claim_timeout is None else self.claim_timeout
-        return min((held.claim_timeout for held in self.held if held.claim_timeout), default=usual)
+        return min((held.job.claim_timeout for held in self.held if held.job.claim_timeout), default=usual)
 
     @property
     def room(self) -> int:
@@ -424,9 +422,9 @@ class RunState(Executions):
         execution.phase = Phase.STUCK
         self.executions.discard(execution)
         self.stuck.add(execution)
-        if self.slots.stuck >= self.concurrency:
+        if self.slots.stuck >= (slots := self.settings.concurrency):
             text = (
-                f"all {self.concurrency} slots of the worker are taken by handlers that still run although they were"
+                f"all {slots} slots of the worker are taken by handlers that still run although they were"
                 " told to stop: set timeouts on the calls that they make"
             )
             self.health.block(SLOTS, JQueueError(text))

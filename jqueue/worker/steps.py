@@ -9,7 +9,7 @@ import functools
 import inspect
 import threading
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, get_type_hints
 
@@ -20,15 +20,13 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import RecordStep
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import rest
+from jqueue.worker.dependencies import Wait, here
 from jqueue.worker.handler_errors import drop_awaitable
 from jqueue.worker.payloads import ResultCodec, ResultError, UnkeptResultError
 from jqueue.worker.reports import Reports
 
 PAUSE = 1.0
 """Seconds to wait after the store has not answered for the deadline of a call."""
-
-Wait = Callable[[Coroutine[Any, Any, Any]], Any]
-"""Awaits something on the event loop of the worker, from the thread of a handler."""
 
 
 class Steps:
@@ -50,34 +48,25 @@ class Steps:
         self._running: set[str] = set()
         self._lock = threading.Lock()  # the threads of a handler may call at once
 
-    async def do(self, name: str, function: Callable[[], Any], must_stop: Callable[[], bool]) -> Any:
+    async def do(self, name: str, function: Callable[[], Any], must_stop: Callable[[], bool], wait: Wait = here) -> Any:
         """Return the result of a step, which is done now if it is not recorded.
 
         Args:
             name: its name.
             function: does it.
             must_stop: returns True once its handler must stop.
+            wait: awaits something on the event loop of the worker. The thread of a handler gives its own.
         """
         with self._turn(name) as (occurrence, step):
             codec = ResultCodec(_returned(function), f"step {name!r}", f"step {name!r}")
             if step is not None:
-                return await self._recorded(step, codec)
+                return await wait(self._recorded(step, codec))
             value = function()
+            if wait is not here and drop_awaitable(value):
+                raise StepError(f"step {name!r} must be awaited, and its handler has no async: make one of them async")
             if inspect.isawaitable(value):
                 value = await value
-            await self._record(name, occurrence, value, codec, must_stop)
-            return value
-
-    def do_in_thread(self, name: str, function: Callable[[], Any], must_stop: Callable[[], bool], wait: Wait) -> Any:
-        """Do the same in the thread of a handler."""
-        with self._turn(name) as (occurrence, step):
-            codec = ResultCodec(_returned(function), f"step {name!r}", f"step {name!r}")
-            if step is not None:
-                return wait(self._recorded(step, codec))
-            value = function()
-            if drop_awaitable(value):
-                raise StepError(f"step {name!r} must be awaited, and its handler has no async: make one of them async")
-            wait(self._record(name, occurrence, value, codec, must_stop))
+            await wait(self._record(name, occurrence, value, codec, must_stop))
             return value
 
     @contextmanager
