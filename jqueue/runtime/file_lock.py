@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
-from jqueue.runtime.posix_files import PRIVATE, closing, file_status, give_to_owner_of, open_file, share_alike
+from jqueue.runtime.posix_files import PRIVATE, closing, file_status, open_file, share_alike
 from jqueue.runtime.system import SystemClock, at_fork, process_id
 
 try:
@@ -260,10 +260,6 @@ class HeldLock:
     def share_alike(self, status: os.stat_result) -> None:
         """Make the sidecar usable for all users who may use the data file."""
         share_alike(status, self._descriptor, self._status)
-
-    def give_to_owner_of(self, status: os.stat_result) -> None:
-        """Give the sidecar to the owner of the data file."""
-        give_to_owner_of(status, self._descriptor)
 
 
 def _lock_folder(descriptor: int) -> bool | None:

@@ -119,22 +119,6 @@ def _status_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
-def process_is_gone(pid: int, mark: str) -> bool:
-    """Return True if a process of this machine has certainly ended: see `SupportsProcesses`."""
-    here, _, started = mark.rpartition("/")
-    if not here or here != process_mark(os.getpid()).rpartition("/")[0]:
-        return False
-    try:
-        os.kill(pid, 0)  # nothing is sent; /proc may hide the processes of other users
-        status = _status_of(pid)
-        is_zombie = status[0] == "Z" and len(os.listdir(f"/proc/{pid}/task")) == 1  # its threads have ended, too
-        return status[19] != started or is_zombie
-    except ProcessLookupError:
-        return True
-    except (OSError, IndexError):
-        return False
-
-
 def usable_processors(system: Path = Path("/")) -> int:
     """Return the number of processors that this process may use: by its affinity, and by the quotas of its cgroups.
 
@@ -212,7 +196,18 @@ class SystemEntropy:
 
     def is_gone(self, pid: int, mark: str) -> bool:
         """Return True if a process of this machine has certainly ended."""
-        return process_is_gone(pid, mark)
+        here, _, started = mark.rpartition("/")
+        if not here or here != process_mark(os.getpid()).rpartition("/")[0]:
+            return False
+        try:
+            os.kill(pid, 0)  # nothing is sent; /proc may hide the processes of other users
+            status = _status_of(pid)
+            is_zombie = status[0] == "Z" and len(os.listdir(f"/proc/{pid}/task")) == 1  # its threads have ended, too
+            return status[19] != started or is_zombie
+        except ProcessLookupError:
+            return True
+        except (OSError, IndexError):
+            return False
 
     def new_id(self) -> str:
         """Return a random UUID (version 4) as text, like `uuid.uuid4` in half the time."""

@@ -201,7 +201,7 @@ class Background:
         leaving = Call(self._leave_all)
         with suppress(RuntimeError):  # the event loop is closed: an error that could not be caught has ended it
             self.loop.call_soon_threadsafe(leaving.begin)
-            longest = max((queue.max_leave_seconds for queue in list(self.open_queues)), default=0.0)
+            longest = max((queue.deadline for queue in list(self.open_queues)), default=0.0)
             leaving.wait(longest + END_MARGIN)
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._ended.wait(END_MARGIN)

@@ -28,6 +28,9 @@ class OpenQueue:
     Args:
         background: the thread that runs the event loop.
         queue: the queue to call; it must not be open elsewhere.
+
+    Attributes:
+        deadline: seconds within which it is left, unless the call says otherwise.
     """
 
     def __init__(self, background: Background, queue: JobQueue) -> None:
@@ -40,7 +43,7 @@ class OpenQueue:
         self._leaving: asyncio.Task[None] | None = None
         self._left = False
         options = getattr(queue, "options", None)
-        self._deadline = DEFAULT_DEADLINE if options is None else to_seconds("deadline", options.deadline)
+        self.deadline: float = DEFAULT_DEADLINE if options is None else to_seconds("deadline", options.deadline)
         background.open_queues.add(self)
 
     # In any thread
@@ -80,11 +83,6 @@ class OpenQueue:
         with suppress(CallEnded):
             self._background.post(Call(self.leave).begin)
 
-    @property
-    def max_leave_seconds(self) -> float:
-        """Seconds that leaving the queue takes at most, if nothing hangs."""
-        return self._deadline + 2.0
-
     # On the event loop
 
     def _begin(self, call: Call[Any]) -> None:
@@ -116,7 +114,7 @@ class OpenQueue:
             deadline: seconds within which this ends; by default, the deadline of the queue.
         """
         if self._leaving is None:
-            seconds = self._deadline if deadline is None else deadline
+            seconds = self.deadline if deadline is None else deadline
             self._leaving = asyncio.get_running_loop().create_task(self._leave(seconds), name="jqueue-leave")
         await asyncio.shield(self._leaving)
 

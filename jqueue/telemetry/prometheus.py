@@ -156,7 +156,8 @@ class WatchedQueue(Observer):
         stats, worker, queue = self._stats, self._worker, (self._name,)
         samples = {**self._counts, ("jqueue_up", queue): self._up, ("jqueue_build_info", (__version__,)): 1}
         if getattr(self._queue, "is_served", False):  # a broker commits, and only it can count
-            samples = {key: value for key, value in samples.items() if key not in self._counts or _is_counted(value)}
+            uncounted = {key for key, value in self._counts.items() if not getattr(value, "count", value)}
+            samples = {key: value for key, value in samples.items() if key not in uncounted}
         if self._broker is not None:
             samples["jqueue_broker_clients", queue] = self._broker.clients
             samples["jqueue_broker_waiting_claims", queue] = self._broker.waiting_claims
@@ -204,10 +205,6 @@ class WatchedQueue(Observer):
         if others or (totals is not None and any(getattr(totals, kind) for kind in KINDS)):
             shown[OTHERS] = replace(sum_of(EntrypointStats, others), totals=totals, paused=False)
         return shown
-
-
-def _is_counted(value: float | Histogram) -> bool:
-    return (value.count if isinstance(value, Histogram) else value) > 0
 
 
 def _histogram_of(value: float, bounds: tuple[float, ...]) -> Histogram:

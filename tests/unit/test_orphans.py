@@ -13,8 +13,9 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.header import WORKERS_KEPT, WorkerRecord
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job, record_of
-from jqueue.runtime.system import process_is_gone as is_gone
-from jqueue.runtime.system import process_mark
+from jqueue.runtime.system import SystemEntropy, process_mark
+
+is_gone = SystemEntropy().is_gone
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GONE, ALIVE, ELSEWHERE = "here/gone", "here/alive", "there/1"
