@@ -18,6 +18,7 @@ from jqueue import InvalidJobError
 from jqueue.errors import ResultNotKeptError
 from jqueue.worker import RunReport
 from jqueue.worker.processes import Processes
+from tests.sync.programs import run_program
 from tests.worker import process_handlers
 from tests.worker.scenes import COMPLETED, QUEUED, NoThreads, broker, only_job, working
 
@@ -161,11 +162,7 @@ MAIN = """
 
 @pytest.mark.wide
 def test_retry_knows_the_errors_of_a_program_that_is_one_file(tmp_path):
-    (tmp_path / "program.py").write_text(textwrap.dedent(MAIN))
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, tmp_path / "program.py"], env=environment, capture_output=True, text=True, timeout=SECONDS
-    )
+    done = run_program(tmp_path, MAIN)
     assert done.stdout.strip() == "1 dead", done.stderr
 
 
@@ -329,8 +326,7 @@ def test_a_handler_process_writes_what_it_prints_after_each_job_and_runs_atexit_
 
 @pytest.mark.wide
 def test_a_program_that_leaves_its_event_loop_ends_with_its_handler_processes(tmp_path):
-    (tmp_path / "program.py").write_text(
-        """
+    program = """
 import asyncio
 from jqueue import BrokerQueue
 from jqueue.adapters.storage.memory import InMemoryStorage
@@ -354,6 +350,5 @@ if __name__ == "__main__":
     running = loop.run_until_complete(main())
     print("left")
 """
-    )
-    ended = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ended = run_program(tmp_path, program)
     assert (0, "left\n") == (ended.returncode, ended.stdout), ended.stderr

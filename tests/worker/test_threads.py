@@ -1,15 +1,13 @@
 """Handlers without `async` run in threads, which can only be asked to stop."""
 
 import asyncio
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 
 import pytest
 
 from jqueue.worker import Context, RunReport, Worker
+from tests.sync.programs import run_program
 from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import DEAD, QUEUED, broker, drained, only_job, working
 
@@ -68,7 +66,7 @@ async def test_a_worker_stops_while_a_thread_still_blocks_and_hands_its_job_back
 
 
 @pytest.mark.wide
-def test_a_program_exits_while_a_thread_still_blocks():
+def test_a_program_exits_while_a_thread_still_blocks(tmp_path):
     program = """
         import asyncio, time
         from jqueue import BrokerQueue, InMemoryStorage
@@ -88,9 +86,7 @@ def test_a_program_exits_while_a_thread_still_blocks():
 
         asyncio.run(main())
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=240, check=False
-    )
+    done = run_program(tmp_path, program)
     assert (0, "1 handed back, 1 stuck\n") == (done.returncode, done.stdout)
     assert "Traceback" not in done.stderr
 
