@@ -35,7 +35,7 @@ def place_name(queue: object) -> str:
     place = getattr(queue, "store", None) or getattr(queue, "storage", None)
     if place is None:
         return type(queue).__name__
-    is_ours = type(place).__module__.startswith("jqueue.")
+    is_ours = type(place).__module__.startswith(("jqueue.adapters.", "jqueue.formats."))
     return describe(place) if is_ours else type(place).__name__
 
 
