@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.dependencies import end_of
-from jqueue.worker.handler_errors import drop_awaitable, raisable
+from jqueue.worker.handler_errors import drop_awaitable, portable, rebuilt
 from jqueue.worker.handlers import Handler
 from jqueue.worker.threads import Threads
 
@@ -117,5 +117,7 @@ async def to_its_end(future: asyncio.Future[Any]) -> Any:
     if cancelled is not None and drop_awaitable(value):
         raise cancelled
     if failure is not None:
-        raise raisable(failure) if cancelled is None else cancelled
+        if cancelled is None and isinstance(failure, StopIteration):  # which no coroutine can raise
+            failure = rebuilt(portable(failure))
+        raise cancelled or failure
     return value

@@ -1,4 +1,7 @@
-"""Limits and cron entries that the handlers of a worker declare. The worker sets them on the queue when it starts."""
+"""Limits and cron entries that the handlers of a worker declare, and jobs and cron entries for which it has no handler.
+
+The worker sets the former on the queue when it starts, and warns of the latter.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from jqueue.domain.errors import JQueueError
 from jqueue.domain.job import Encoding
+from jqueue.domain.operations.lookups import CountQueued
 from jqueue.domain.operations.rules import SetLimits, SetSchedule
 from jqueue.domain.rules import is_overridden
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.queue import Operator
+from jqueue.ports.queue import JobQueue, Operator
 from jqueue.runtime.tasks import all_at_once
 from jqueue.worker.handlers import Handler
 from jqueue.worker.queue_health import RETRIED_ERRORS, QueueHealth, raise_if_final
@@ -19,6 +24,13 @@ from jqueue.worker.queue_health import RETRIED_ERRORS, QueueHealth, raise_if_fin
 logger: Logger = logger_of("jqueue.worker")
 
 CALLS = "setting limits and schedules"
+
+CHECK_EVERY, LONGEST_PAUSE = 60.0, 1200.0
+"""Seconds between two looks for jobs without a handler. Each asks the store. They double while there are none: an idle
+worker would ask for little else."""
+
+MAX_NAMED = 10
+"""Largest number of entrypoints or cron entries that one warning names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,5 +137,30 @@ async def warn_of_unhandled_crons(queue: Operator, names: Container[str]) -> Non
         logger.warning(
             "this worker has no handler for the jobs of these cron entries: %s. If no other worker has one, the jobs"
             " pile up: remove each entry with `await queue.unschedule(name)`",
-            ", ".join(unhandled[:10]) + (", ..." if len(unhandled) > 10 else ""),
+            ", ".join(unhandled[:MAX_NAMED]) + (", ..." if len(unhandled) > MAX_NAMED else ""),
         )
+
+
+async def warn_of_unhandled_jobs(queue: JobQueue, names: Container[str]) -> None:
+    """Look for jobs that have no handler here, until cancelled. Warn once of an entrypoint that waits at two looks."""
+    pause = CHECK_EVERY
+    waiting: dict[str, int] = {}  # at the last look: entrypoints without a handler here, and their number of jobs
+    warned: set[str] = set()  # the entrypoints that were named
+    while True:
+        await asyncio.sleep(pause)
+        try:
+            [counts] = await queue.apply_each(CountQueued())
+        except JQueueError:  # the claimer logs such failures
+            continue
+        if not isinstance(counts, dict):
+            continue
+        before, waiting = waiting, {name: count for name, count in counts.items() if name not in names}
+        pause = CHECK_EVERY if waiting else min(LONGEST_PAUSE, 2 * pause)
+        if due := [name for name in sorted(waiting) if name in before and name not in warned]:
+            warned.update(due)
+            logger.warning(
+                "this worker has no handler for waiting jobs of %s%s. Start a worker that has one, or they wait"
+                " forever. A handler that was renamed takes them with aliases=[...]",
+                ", ".join(f"{name} ({waiting[name]})" for name in due[:MAX_NAMED]),
+                f" and {len(due) - MAX_NAMED} more" if len(due) > MAX_NAMED else "",
+            )

@@ -293,7 +293,8 @@ class Executions(ABC):
     async def _do_job(self, execution: Execution) -> Sequence[Any]:
         [held] = execution.jobs
         if execution.plan.wants_context:
-            held.context = execution.context = self._context(held.job, self._around(execution))
+            surroundings = self._around(execution)
+            held.context = execution.context = Context(held.job, self._lose_job, self._reports, **surroundings)
         if held.job.after:
             await self._load_parents(held)
         value = await self._call(execution, held.job)
@@ -310,7 +311,7 @@ class Executions(ABC):
             try:
                 if held.reason is None:
                     if plan.wants_context:
-                        held.context = self._context(held.job, surroundings)
+                        held.context = Context(held.job, self._lose_job, self._reports, **surroundings)
                     if held.job.after:
                         await self._load_parents(held)
                     handler = plan.handler
@@ -406,9 +407,6 @@ class Executions(ABC):
     def _deadline(self, execution: Execution) -> datetime | None:
         seconds = execution.seconds
         return None if seconds == math.inf else self._clock.now() + timedelta(seconds=seconds)
-
-    def _context(self, job: Job, surroundings: Around) -> Context:
-        return Context(job, self._lose_job, self._reports, **surroundings)
 
     def _lose_job(self, job: Job) -> None:
         """Stop the work on a job whose claim is found lost by its handler."""

@@ -175,11 +175,6 @@ def rebuilt(plain: dict[str, Any]) -> BaseException:
     return error
 
 
-def raisable(error: BaseException) -> BaseException:
-    """Return the error. A coroutine cannot raise StopIteration, so a rebuilt copy replaces it."""
-    return rebuilt(portable(error)) if isinstance(error, StopIteration) else error
-
-
 def frames_of(error: BaseException) -> str:
     """Return the formatted stack frames of an error."""
     if isinstance(error, RebuiltError):

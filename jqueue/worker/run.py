@@ -30,14 +30,13 @@ from jqueue.runtime.tasks import all_at_once
 from jqueue.telemetry.exporters import observed
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.deaths import Deaths
-from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
+from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons, warn_of_unhandled_jobs
 from jqueue.worker.executions import Equipment, equipment_of
 from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
 from jqueue.worker.heartbeats import send_heartbeats
 from jqueue.worker.loop_watch import watch_loop
 from jqueue.worker.outcome_sender import OutcomeSender
-from jqueue.worker.periodic_checks import check_regularly
 from jqueue.worker.queue_health import check_writable, open_queue
 from jqueue.worker.retries import OutcomeCounts
 from jqueue.worker.run_state import RunState, Slots
@@ -283,7 +282,7 @@ class Run:
         state.claimer = self._begin(group, lambda: self._claim(state, claimer), "claims")
         state.sender = self._begin(group, sender.run, "outcomes", is_last=True)
         if not state.drain:  # a drain ignores jobs of others
-            self._begin(group, lambda: check_regularly(state), "checks")
+            self._begin(group, lambda: warn_of_unhandled_jobs(queue, self._handlers), "checks")
         if able.heartbeat:
             self._begin(group, lambda: send_heartbeats(state), "heartbeats")
         if able.steps:
