@@ -444,27 +444,24 @@ class SocketSeat:
             work.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError, EOFError):  # the client is gone
-            await self._read(reader, writer)
-
-    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         working = self._working[writer]
-        while True:
-            size, number = HEAD.unpack(await reader.readexactly(HEAD.size))
-            if size > LARGEST_MESSAGE:
-                return
-            await writer.drain()  # a client that does not read its answers gets no further ones
-            room = self._small if size <= SMALL_MESSAGE else self._large
-            await room.take(size + OWN_BYTES)
-            try:
-                async with asyncio.timeout(SILENCE):  # after which the client would have given this broker up
-                    message = await reader.readexactly(size)
-            except BaseException:
-                room.give(size + OWN_BYTES)
-                raise
-            task = asyncio.get_running_loop().create_task(self._answer(writer, number, message))
-            working.add(task)
-            task.add_done_callback(partial(self._answered, working, room, size))
+        with suppress(OSError, EOFError):  # the client is gone
+            while True:
+                size, number = HEAD.unpack(await reader.readexactly(HEAD.size))
+                if size > LARGEST_MESSAGE:
+                    return
+                await writer.drain()  # a client that does not read its answers gets no further ones
+                room = self._small if size <= SMALL_MESSAGE else self._large
+                await room.take(size + OWN_BYTES)
+                try:
+                    async with asyncio.timeout(SILENCE):  # after which the client would have given this broker up
+                        message = await reader.readexactly(size)
+                except BaseException:
+                    room.give(size + OWN_BYTES)
+                    raise
+                task = asyncio.get_running_loop().create_task(self._answer(writer, number, message))
+                working.add(task)
+                task.add_done_callback(partial(self._answered, working, room, size))
 
     async def _answer(self, writer: asyncio.StreamWriter, number: int, message: bytes) -> None:
         answer = await self._handle(message)

@@ -73,7 +73,8 @@ class InMemoryStorage(NoQueue):
         with self._guard:
             current = self._etag()
             if current != if_match:
-                raise CASConflictError(_describe_conflict(if_match, current))
+                what = f"The object in memory has etag {current!r} and not {if_match!r}"
+                raise CASConflictError(f"{what}: another writer changed it; read it again")
             self._content = kept
             self._exists = True
             self._modified = self.clock.now()
@@ -166,11 +167,3 @@ class InMemoryStorage(NoQueue):
 
     def _etag(self) -> str | None:
         return str(self._writes) if self._exists else None
-
-
-def _describe_conflict(expected: str | None, current: str | None) -> str:
-    if expected is None:
-        return f"The object in memory exists already (etag {current!r}), and a write without an etag can only create it"
-    if current is None:
-        return f"There is no object in memory, and so none with etag {expected!r}: create it with if_match=None"
-    return f"The object in memory has etag {current!r} and not {expected!r}: another writer changed it; read it again"
