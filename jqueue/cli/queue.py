@@ -39,9 +39,6 @@ from jqueue.domain.stats import EntrypointStats, QueueStats, sum_of
 LISTED = 20
 """Largest number of workers that are listed for people."""
 
-WRITERS = 5
-"""Largest number of writers that are listed for people."""
-
 COUNTS = ("ready", "scheduled", "waiting", "in_progress", "dead", "completed")
 RATES = ("rate", "per", "key_rate", "key_per")
 RATED = ("enqueued", "claimed", "done", "failed")
@@ -151,7 +148,6 @@ def _page(values: Figures, now: datetime, terminal: Terminal) -> Iterator[str]:
             _with_all(claimed, values, _times),
         ),
         (("worker", "jobs", "oldest", "seen", "entrypoints"), _workers(values["workers_seen"], now)),
-        (("writer", "commits", "last", "cycle"), _writers(values["writers"], now)),
         (("limits", "in progress", "claims"), _limits(entrypoints)),
         (("cron entry", "entrypoint", "when", "next (UTC)", "in"), _schedules(values["schedules"], now)),
         (("the object", "bytes"), ([part, size(each)] for part, each in values["bytes"].items())),
@@ -268,14 +264,6 @@ def _workers(workers: Sequence[Figures], now: datetime) -> Iterator[Row]:
         yield [each["holder"], f"{each['jobs']} of {each['slots']}", claimed, last, ", ".join(each["entrypoints"])]
     if len(workers) > LISTED:
         yield [Cell(f"{len(workers) - LISTED:,} more: see --json", "dim"), "", "", "", ""]
-
-
-def _writers(writers: Sequence[Figures], now: datetime) -> Iterator[Row]:
-    """Yield the last writers, if a worker or a broker is among them: the others have no names."""
-    for each in writers[:WRITERS] if any(each["name"] for each in writers) else ():
-        at = each["last_commit_at"]
-        last = "" if at is None else f"{age(now - datetime.fromisoformat(at))} ago"
-        yield [each["name"] or Cell(each["writer"], "dim"), each["commits"], last, length(each["cycle_seconds"])]
 
 
 def _limits(entrypoints: Mapping[str, Figures]) -> Iterator[Row]:

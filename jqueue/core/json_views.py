@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from jqueue.core.view import QueueView
 from jqueue.domain.counters import KINDS, Histogram, Totals
 from jqueue.domain.events import HistoryEvent
-from jqueue.domain.header import Header, by_name, writer_names
+from jqueue.domain.header import by_name
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.rules import EntrypointRules, as_shown
@@ -262,17 +262,6 @@ class ShownWorker(msgspec.Struct):
     version: str | None
 
 
-class ShownWriter(msgspec.Struct):
-    """A writer of the queue's object, with its last commit. Its name is that of its workers, or of the broker."""
-
-    writer: str
-    name: str | None
-    commits: int
-    version: int
-    last_commit_at: Instant | None
-    cycle_seconds: float
-
-
 class ShownStats(ShownFigures):
     """A whole queue."""
 
@@ -290,7 +279,6 @@ class ShownStats(ShownFigures):
     workers: int
     workers_lost: int
     workers_seen: list[ShownWorker]
-    writers: list[ShownWriter]
     broker: str | None
     holders: dict[str, int]
     entrypoints: dict[str, ShownEntrypoint]
@@ -334,7 +322,6 @@ def stats_values(
         "workers": sum(not record.lost for record in stats.workers),
         "workers_lost": sum(record.lost for record in stats.workers),
         "workers_seen": _workers(view, now),
-        "writers": _writers(header),
         "broker": None if seat is None or seat.is_doubted(now) else seat.url or None,
         "holders": dict(stats.holders or {}),
         "entrypoints": entrypoints,
@@ -369,21 +356,6 @@ def _workers(view: QueueView, now: datetime) -> list[dict[str, Any]]:
         values = {"holder": holder, "worker": False, "jobs": jobs, "oldest_claim_at": oldest}
         workers.append(_values(ShownWorker, None, unknown | values))
     return workers
-
-
-def _writers(header: Header) -> list[dict[str, Any]]:
-    """Return the values of the writers of a queue, the last to commit first."""
-    names, writers = writer_names(header), []
-    for writer, record in sorted(header.commits.items(), key=lambda row: -row[1].version):
-        made = {
-            "writer": writer,
-            "name": names.get(writer),
-            "commits": record.sequence,
-            "last_commit_at": _moment(record.at),
-            "cycle_seconds": record.cycle,
-        }
-        writers.append(_values(ShownWriter, record, made))
-    return writers
 
 
 def _figures(figures: EntrypointStats) -> dict[str, Any]:

@@ -144,7 +144,7 @@ def next_header(draft: Draft, commit: Commit) -> Header:
         fair=fair,
         transactions=_transactions(header, at) if header.transactions else header.transactions,
         counters=with_moves(header.counters, draft.moves, commit.now, draft.bulk_moves),
-        workers=with_workers(header.workers, commit.workers, at, write.writer),
+        workers=with_workers(header.workers, commit.workers, at),
         history=_history(draft, commit),
         segments=segments,
         retired=retired_after(draft.jobs.rows.manifest.committed, segments, header.retired, at, commit.retention),

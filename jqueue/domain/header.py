@@ -53,7 +53,6 @@ class WorkerRecord(Entry, frozen=True):
         entrypoints: its entrypoints; the first 32 of them.
         version: version of jqueue.
         stopping: True if an operator has told it to stop. It learns of it when it reads the queue, or commits.
-        writer: id of the writer that commits its calls; empty if that is another process.
         mark: what tells its process from all others of its machine that had the id; empty if it is not known.
         client: its name as a client of the process that commits its calls; empty if it commits them itself.
     """
@@ -70,7 +69,6 @@ class WorkerRecord(Entry, frozen=True):
     entrypoints: Annotated[tuple[str, ...], Meta(max_length=1000)] = ()
     version: str = ""
     stopping: bool = False
-    writer: str = ""
     mark: str = ""
     client: str = ""
 
@@ -107,17 +105,6 @@ def by_name(records: Iterable[WorkerRecord]) -> tuple[WorkerRecord, ...]:
     return tuple(runs[run] for run in sorted(runs))
 
 
-def writer_names(header: Header) -> dict[str, str]:
-    """Return the name of each writer that is known: the workers whose calls it commits, or the broker."""
-    seat = header.broker
-    names = {seat.writer: f"broker at {seat.url}"} if seat is not None and seat.writer else {}
-    for record in by_name(header.workers.values()):
-        if record.writer:
-            others = names.get(record.writer)
-            names[record.writer] = f"{others}, {record.holder}" if others else record.holder
-    return names
-
-
 def replacing(known: WorkerRecord | None, record: WorkerRecord) -> WorkerRecord:
     """Return the new record of a worker. It has an operator's order to stop if the one before has, and only then."""
     stopping = known is not None and known.stopping
@@ -125,7 +112,7 @@ def replacing(known: WorkerRecord | None, record: WorkerRecord) -> WorkerRecord:
 
 
 def with_workers(
-    known: Mapping[str, WorkerRecord], own: Mapping[str, WorkerRecord | None], at: float, writer: str
+    known: Mapping[str, WorkerRecord], own: Mapping[str, WorkerRecord | None], at: float
 ) -> Mapping[str, WorkerRecord]:
     """Return the records after a commit, without outdated ones.
 
@@ -133,12 +120,11 @@ def with_workers(
         known: the records before it, by the id of the worker's run.
         own: the records of workers that commit; None for a worker that has ended.
         at: time of the commit, in seconds since 1970.
-        writer: id of the writer that commits.
     """
     records = {run: record for run, record in known.items() if run not in own and record.at + WORKER_AGE > at}
     for run, record in own.items():
         if record is not None:
-            records[run] = replacing(known.get(run), record.evolve(writer=writer))
+            records[run] = replacing(known.get(run), record)
     surplus = len(records) - WORKERS_KEPT
     for run in sorted(records, key=lambda run: (records[run].stopping, records[run].at))[: max(0, surplus)]:
         del records[run]

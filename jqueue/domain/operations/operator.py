@@ -324,7 +324,7 @@ LATEST = 2.0**37
 """Largest time in the record of a worker, in seconds since 1970: it is shown as a date."""
 
 
-TEXTS = ("name", "host", "version", "writer", "mark", "client")
+TEXTS = ("name", "host", "version", "mark", "client")
 """Texts in the record of a worker."""
 
 

@@ -259,13 +259,9 @@ export function dead({ state, groups, query, actions, wrong }) {
 
 export function store({ state }) {
   const { store: facts, size, size_limit: most } = state;
-  const columns = ["Writer", "Last commit", figure("Version"), figure("Commits"), figure("Read and write")];
-  const rows = state.writers.map((row) => ({ key: `c:${row.writer}`, cells: [
-    h("code", {}, foreign(row.name || row.writer)), when(row.last_commit_at, state.now), count(row.version), count(row.commits),
-    duration(row.cycle_seconds) ] }));
   const row = (label, ...value) => [h("dt", {}, label), h("dd", {}, ...value)];
   return [
-    heading("Storage and commits"),
+    heading("Storage"),
     h("dl", { class: "facts" },
       row("Object", foreign(state.queue)),
       row("Size", most > 0 && h("meter", { min: 0, max: 1, low: 0.5, high: 0.8, optimum: 0, value: (size / most).toFixed(3),
@@ -281,7 +277,5 @@ export function store({ state }) {
           + (facts.history_lost ? `, ${count(facts.history_lost)} lost` : "")),
       row("Dead jobs are kept", absent(state.dead_retention) ? "until they are removed" : duration(state.dead_retention)),
       row("Remembered", `${counted(facts.finished, "finished id")}, ${counted(facts.holds, "unique key")}`)),
-    h("h2", {}, "Writers"),
-    table("Writers and their last commits", columns, rows, "No commit yet."),
   ];
 }
