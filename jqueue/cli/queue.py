@@ -123,7 +123,7 @@ def _within(figures: QueueStats, window: str) -> QueueStats:
         return replace(each, totals=Totals(**numbers, **rates))
 
     entrypoints = {name: of_window(each) for name, each in (figures.entrypoints or {}).items()}
-    whole = sum_of(EntrypointStats, [EntrypointStats(totals=each.totals) for each in entrypoints.values()])
+    whole = sum_of([EntrypointStats(totals=each.totals) for each in entrypoints.values()])
     return replace(figures, entrypoints=entrypoints, totals=whole.totals)
 
 

@@ -6,8 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -197,7 +196,7 @@ class StatsBuilder:
 
         names = sorted({*self._tallies, *paused, *known} - {OTHERS})
         entrypoints = {name: self._tallies[name].figures(now, name in paused, totals(name)) for name in names}
-        whole = sum_of(EntrypointStats, [*entrypoints.values(), EntrypointStats(totals=totals(OTHERS))])
+        whole = sum_of([*entrypoints.values(), EntrypointStats(totals=totals(OTHERS))])
         waiting = sum(each.ready + each.scheduled > 0 for each in entrypoints.values())
         warnings = self.warnings + _warnings(set_aside, taken, most, whole.results_dropped, whole.errors_dropped)
         if taken > WARN_SHARE * most and waiting > SEGMENTS_KEPT:
@@ -235,13 +234,10 @@ class StatsBuilder:
         )
 
 
-Figures = TypeVar("Figures", bound=EntrypointStats)
-
-
-def sum_of(kind: type[Figures], several: Sequence[Figures]) -> Figures:
+def sum_of(several: Sequence[EntrypointStats]) -> EntrypointStats:
     """Add up figures: counts are added, ages are the oldest, and a flag holds if it holds for all."""
     total: dict[str, Any] = {}
-    for name in (field.name for field in fields(kind)):
+    for name in (field.name for field in fields(EntrypointStats)):
         values = [value for each in several if (value := getattr(each, name)) is not None]
         match values:
             case []:
@@ -250,19 +246,9 @@ def sum_of(kind: type[Figures], several: Sequence[Figures]) -> Figures:
                 total[name] = all(values)
             case [timedelta(), *_]:
                 total[name] = max(values)
-            case [tuple(), *_]:
-                together = tuple(chain.from_iterable(values))
-                total[name] = by_name(together) if name == "workers" else together
-            case [Mapping(), *_] if name == "entrypoints":
-                total[name] = {
-                    entrypoint: sum_of(EntrypointStats, [each[entrypoint] for each in values if entrypoint in each])
-                    for entrypoint in sorted(set(chain.from_iterable(values)))
-                }
-            case [Mapping(), *_]:
-                total[name] = dict(sum(map(Counter, values), Counter()))
             case [first, *others]:
                 total[name] = sum(others, first)
-    return kind(**total)
+    return EntrypointStats(**total)
 
 
 def why_waiting(header: Header, stats: QueueStats, now: datetime) -> dict[str, str]:

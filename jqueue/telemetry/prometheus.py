@@ -203,7 +203,7 @@ class WatchedQueue(Observer):
                 shown[label] = each
         totals = None if stats.totals is None else _without(stats.totals, [each.totals for each in shown.values()])
         if others or (totals is not None and any(getattr(totals, kind) for kind in KINDS)):
-            shown[OTHERS] = replace(sum_of(EntrypointStats, others), totals=totals, paused=False)
+            shown[OTHERS] = replace(sum_of(others), totals=totals, paused=False)
         return shown
 
 
