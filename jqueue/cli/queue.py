@@ -508,12 +508,6 @@ VALUES = {
     "history": Setting(
         DURATION, "Keep the events of jobs for this time. A new queue keeps none.", "Keep no events.", "not kept"
     ),
-    "history_bytes": Setting(
-        SIZE,
-        "Remove the oldest events above this size: 512MiB, 2GiB. A new queue has no limit.",
-        "No limit on that size.",
-        "no limit",
-    ),
     "dead_retention": Setting(
         DURATION,
         "Remove dead jobs after this time. A new queue keeps them until they are purged.",

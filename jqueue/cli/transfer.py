@@ -266,12 +266,7 @@ LEFT = ("ready", "scheduled", "waiting", "in_progress", "dead", "completed")
 def migrate(
     source: Annotated[str, argument("SOURCE", "URL or path of the queue to move jobs from; JQUEUE_URL is not used.")],
     dest: Annotated[str, argument("DEST", "URL or path of the queue to move them to, created if missing.")],
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show the jobs that would move, and what they would lose.")
-    ] = False,
-    lossy: Annotated[
-        bool, typer.Option("--lossy", help="Also move jobs that lose what DEST cannot store, such as a delay.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the jobs that would move.")] = False,
     create: Annotated[bool, typer.Option("--create", help="Create the folder of DEST if it is missing.")] = False,
     as_json: AsJSON = False,
 ) -> None:
@@ -303,9 +298,7 @@ def migrate(
         try:
             async with target:
                 with handle_signals(stop.set), jobs_counted("checking" if dry_run else "moving") as progress:
-                    moved = await move(
-                        opened.queue, target, dry_run=dry_run, lossy=lossy, on_progress=progress, stop=stop
-                    )
+                    moved = await move(opened.queue, target, dry_run=dry_run, on_progress=progress, stop=stop)
                     return moved, rules, opened.name, name
         except StorageError as error:
             raise RefusedError(f"{error}. Run the command again to finish the move") from None
@@ -334,8 +327,6 @@ def _lines(
     for reason, ids in report.refused.items():
         some = ", ".join(map(printable, ids[:2])) + (", …" if len(ids) > 2 else "")
         yield f"not moved: {jobs(len(ids))} ({some}): {printable(reason)}"
-    if any("the format of this queue has no" in reason for reason in report.refused):
-        yield "add --lossy to move the jobs that would lose something"
     for suffix, why in report.damaged.items():
         yield f"not moved: jobs of segment {suffix} that cannot be read: {printable(why)}"
     if report.damaged:

@@ -24,7 +24,6 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.job import NO_CLAIM, JobStatus
-from jqueue.domain.job_options import STORED
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.enqueue import Arrive, Depart
@@ -83,7 +82,6 @@ async def migrate(
     dest: SupportsApply,
     *,
     dry_run: bool = False,
-    lossy: bool = False,
     on_progress: Callable[[int], None] | None = None,
     stop: asyncio.Event | None = None,
 ) -> MigrationReport:
@@ -98,8 +96,6 @@ async def migrate(
         dest: the queue that the jobs move to; it need not exist yet. An id names the same job in both queues: a job
             that has finished there is only removed here.
         dry_run: True to only count the jobs that would move.
-        lossy: True to also move jobs that lose an option which the other queue cannot keep, such as a priority. By
-            default they stay.
         on_progress: called with the number of jobs that have been moved.
         stop: once it is set, no further batch is begun.
 
@@ -109,7 +105,7 @@ async def migrate(
     """
     if is_same_place(source, dest):
         raise InvalidJobError("both queues are the same queue: there is nothing to move")
-    mover = _Mover(source, dest, lossy, on_progress or (lambda moved: None), stop or asyncio.Event())
+    mover = _Mover(source, dest, on_progress or (lambda moved: None), stop or asyncio.Event())
     await source.stats()  # if there is no source, that is an error
     await _each(dest, [Find("any")])  # if the destination cannot be read, nothing is claimed
     await (mover.count() if dry_run else mover.move())
@@ -123,7 +119,6 @@ async def migrate(
 class _Mover:
     source: JobQueue
     dest: SupportsApply
-    lossy: bool
     tell: Callable[[int], None]
     stop: asyncio.Event
     report: MigrationReport = field(default_factory=MigrationReport)
@@ -218,12 +213,6 @@ class _Mover:
         changes: dict[str, Any] = {}
         if job.status is JobStatus.IN_PROGRESS:  # the claim was no try of it
             changes = {"failures": max(0, job.failures - 1), "attempts_before": job.attempts_before + 1}
-        there = self.dest.capabilities
-        for name, option in STORED.items() if self.lossy else ():
-            if option.capability is not None and name != "id" and not getattr(there, option.capability):
-                changes[name] = option.unset
-        if self.lossy and not there.steps:
-            changes["steps"] = ()
         apart = payload_of(self.source, job) if job.payload_apart else None
         return Arrive(arriving(job, self._now()).evolve(**changes), payload=apart)
 

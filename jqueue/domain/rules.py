@@ -90,14 +90,12 @@ class QueueSettings(Entry, frozen=True):
         dead_retention: seconds for which dead jobs are kept; None: until they are purged.
         blob_bytes: the size limit of the blob, for every writer; None: each writer uses its own `Limits`.
         history: seconds for which the events of jobs are kept; None: no history is kept.
-        history_bytes: size of all objects of the history above which the oldest are removed; None: no limit.
         history_payloads: True if the history keeps the payloads of enqueued jobs.
     """
 
     dead_retention: Seconds | None = None
     blob_bytes: Positive | None = None
     history: Annotated[float, Meta(gt=0, le=COUNT_MAX)] | None = None
-    history_bytes: Positive | None = None
     history_payloads: bool = False
 
 

@@ -809,7 +809,6 @@ class Operator(SupportsApply, Protocol):
         *,
         entrypoint: str | None = None,
         delay: Duration = 0,
-        every: Duration = 0,
         fresh: bool = False,
         payload: bytes | None = None,
         deadline: Duration | None = None,
@@ -822,7 +821,6 @@ class Operator(SupportsApply, Protocol):
             job_id: of one job.
             entrypoint: of the jobs.
             delay: time from now before which no job is claimed.
-            every: time from one job to the next: with 6 seconds, ten jobs a minute become ready.
             fresh: True to do the steps of the jobs again that are done.
             payload: a new payload for the job `job_id`, in the encoding that it has; None: it keeps its own.
             deadline: maximum time for the call.
@@ -908,7 +906,6 @@ class Operator(SupportsApply, Protocol):
         dead_retention: Duration | Unchanged | None = UNCHANGED,
         blob_bytes: int | Unchanged | None = UNCHANGED,
         history: Duration | Unchanged | None = UNCHANGED,
-        history_bytes: int | Unchanged | None = UNCHANGED,
         history_payloads: bool | Unchanged = UNCHANGED,
         deadline: Duration | None = None,
     ) -> QueueSettings:
@@ -920,7 +917,6 @@ class Operator(SupportsApply, Protocol):
                 `Limits(blob_bytes=...)`; None: each writer uses its own limit.
             history: time for which the events of jobs are kept, in objects beside the queue's; None: not at all.
                 Versions of jqueue that know no history refuse the queue from then on.
-            history_bytes: size of all these objects above which the oldest are removed; None: no limit.
             history_payloads: True if the history keeps the payloads of enqueued jobs, up to 64 KiB each.
             deadline: maximum time for the call.
         """

@@ -382,7 +382,6 @@ def test_every_setting_of_a_queue_can_be_configured(path, queue):
     before = values("configure", path)
     settings = {
         "history": ("7d", 7 * 86400),
-        "history_bytes": ("2GiB", 2 << 30),
         "blob_bytes": ("64MiB", 64 << 20),
         "dead_retention": ("30d", 30 * 86400),
     }

@@ -600,7 +600,7 @@ class PlainQueue(PlainGroups, PlainRules):
         redriven = 0
         for job in sorted(dead, key=lambda job: (int(job["place"]), job["id"])):
             if self.key_holder(job["unique_key"]) is None:
-                self._queue_again(job, asked.delay + redriven * asked.every, asked.fresh)
+                self._queue_again(job, asked.delay, asked.fresh)
                 redriven += 1
         return redriven
 

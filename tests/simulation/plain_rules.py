@@ -17,7 +17,7 @@ from tests.simulation.plain_values import ENTRY, JobFields, Refused, is_suspect,
 
 NO_LIMITS = dict.fromkeys(("running", "rate", "per", "key_rate", "key_per"))
 NO_RULES = {"paused": False, **NO_LIMITS, "declared": None}
-SETTINGS = {"dead_retention": None, "blob_bytes": None, "history": None, "history_bytes": None}
+SETTINGS = {"dead_retention": None, "blob_bytes": None, "history": None}
 LONGEST_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 SPANS_KEPT = 8

@@ -324,18 +324,10 @@ def outdated(
         settings: the settings of the queue.
         now: the time, by the clock that dates the objects.
     """
-    size, left, kept, most = (
-        sum(each.size for each in listed.values()),
-        [*listed],
-        settings.history,
-        settings.history_bytes,
-    )
+    left, kept = [*listed], settings.history
     while left and left[0] < history.first:
-        oldest = listed[left[0]]
-        is_old = kept is not None and oldest.modified + timedelta(seconds=kept) < now
-        if not (is_old or (most is not None and size > most and len(left) > 1)):
+        if kept is None or listed[left[0]].modified + timedelta(seconds=kept) >= now:
             break
-        size -= oldest.size
         del left[0]
     removed = min(history.first, *left[:1]) - 1 if len(left) < len(listed) else 0
     return removed, [each.suffix for first, each in listed.items() if first <= removed]

@@ -127,7 +127,6 @@ class Redrive(Operation, frozen=True):
         entrypoint: redrive the jobs of this entrypoint only.
         delay: time from now before which no job is claimed; 0 means at once.
         group: redrive the members of this group only.
-        every: time from one job to the next, so that a service which has just come back is not hit by all at once.
         asked_by: see `Cancel`.
         fresh: True to forget the steps of the jobs, so that all are done again.
         payload: a new payload for the job `job_id`, in the encoding that it has; None: it keeps its own.
@@ -138,7 +137,6 @@ class Redrive(Operation, frozen=True):
     job_id: str | None = None
     entrypoint: str | None = None
     delay: Duration = 0
-    every: Duration = 0
     asked_by: str | None = None
     group: str | None = None
     fresh: bool = False
@@ -153,12 +151,12 @@ class Redrive(Operation, frozen=True):
         checked = super().prepared(preparation)
         if self.payload is not None:
             checked = replace(checked, payload=check_payload(self.payload, preparation.limits, objects=False))
-        return replace(checked, delay=to_seconds("delay", self.delay), every=to_seconds("every", self.every))
+        return replace(checked, delay=to_seconds("delay", self.delay))
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Return the names of the capabilities that it needs."""
         yield "dead_letters"
-        if self.delay or self.every:
+        if self.delay:
             yield "delay"
         if self.group is not None:
             yield "groups"
@@ -182,7 +180,7 @@ class Redrive(Operation, frozen=True):
                 draft.check_key(job.unique_key, now)
             if self.payload is not None:
                 take_space(draft, len(self.payload) * 4 // 3, "a new payload")
-            self._queue(draft, job, now, 0)
+            self._queue(draft, job, now)
             return Redriven(1)
         dead = _with_status(draft, JobStatus.DEAD, self.entrypoint)
         dead = [job for job in dead if self.group in (None, job.group)]
@@ -191,7 +189,7 @@ class Redrive(Operation, frozen=True):
         for job in sorted(dead, key=lambda job: (job.sequence, job.id)):
             holder = None if job.unique_key is None else draft.key_holder(job.unique_key, now)
             if holder is None:
-                self._queue(draft, job, now, redriven)
+                self._queue(draft, job, now)
                 redriven += 1
             else:
                 left[job.id] = holder
@@ -201,9 +199,9 @@ class Redrive(Operation, frozen=True):
         """Return the id of the job, if one is named."""
         return () if self.job_id is None else (self.job_id,)
 
-    def _queue(self, draft: Draft, job: JobRecord, now: datetime, before: int) -> None:
-        """Queue a job behind the others, of which this redrives some before it."""
-        seconds = to_seconds("delay", self.delay) + before * to_seconds("every", self.every)
+    def _queue(self, draft: Draft, job: JobRecord, now: datetime) -> None:
+        """Queue a job behind the others."""
+        seconds = to_seconds("delay", self.delay)
         after = job.evolve(
             status=JobStatus.QUEUED,
             failures=0,

@@ -46,7 +46,6 @@ _NEEDS = {
     "dead_retention": "retention",
     "blob_bytes": "size_limit",
     "history": "history",
-    "history_bytes": "history",
     "history_payloads": "history",
 }
 """The capability that each setting of a queue needs."""
@@ -179,14 +178,12 @@ class Configure(Operation, frozen=True, kw_only=True):
         dead_retention: time for which dead jobs are kept; None: until they are purged.
         blob_bytes: the size limit of the blob, for every writer; None: each writer uses its own `Limits`.
         history: time for which the events of jobs are kept; None: no history is kept.
-        history_bytes: size of all objects of the history above which the oldest are removed; None: no limit.
         history_payloads: True if the history keeps the payloads of enqueued jobs, up to 64 KiB each.
     """
 
     dead_retention: Duration | Unchanged | None = UNCHANGED
     blob_bytes: Positive | Unchanged | None = UNCHANGED
     history: Duration | Unchanged | None = UNCHANGED
-    history_bytes: Positive | Unchanged | None = UNCHANGED
     history_payloads: bool | Unchanged = UNCHANGED
 
     def prepared(self, preparation: Preparation) -> Configure:
@@ -197,9 +194,8 @@ class Configure(Operation, frozen=True, kw_only=True):
         }
         if checked.get("history") == 0:
             raise InvalidJobError("history must be more than 0 seconds, or None")
-        for name in ("blob_bytes", "history_bytes"):
-            if given.get(name) is not None:
-                checked[name] = check_integer(name, given[name], 1, COUNT_MAX)
+        if given.get("blob_bytes") is not None:
+            checked["blob_bytes"] = check_integer("blob_bytes", given["blob_bytes"], 1, COUNT_MAX)
         if not isinstance(given.get("history_payloads", False), bool):
             raise InvalidJobError(f"history_payloads must be True or False, got {shown(self.history_payloads)}")
         return replace(self, **checked)
