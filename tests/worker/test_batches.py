@@ -8,7 +8,6 @@ from jqueue.operations import Enqueue
 from jqueue.worker import BatchContext, RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import (
-    COMPLETED,
     LONG,
     QUEUED,
     broker,
@@ -139,25 +138,3 @@ async def test_a_batch_goes_on_without_a_job_that_is_lost_and_is_stopped_once_it
             await asyncio.sleep(10)
             assert [True] == stopped
     assert RunReport(lost=2) == task.result()
-
-
-@in_virtual_time
-async def test_a_batch_handler_enqueues_and_reads_the_results_of_single_jobs_and_is_wrapped_once():
-    worker, wrapped = Worker(), []
-
-    @worker.middleware
-    async def watch(ctx, call_next):
-        wrapped.append((type(ctx), len(ctx.jobs)))
-        return await call_next()
-
-    @worker.handler("work", batch=10, keep_result=60)
-    async def work(numbers: list[int]) -> list[tuple[int, str] | ValueError] | None:
-        return [(number, "x") for number in numbers]
-
-    async with broker() as queue:
-        job = await work.using(queue).enqueue(3)
-        await queue.apply(work.call(4).operation())
-        await drained(worker, queue)
-        assert (3, "x") == await work.using(queue).result(job)
-        assert [(BatchContext, 2)] == wrapped
-        assert [COMPLETED] * 2 == [each.status for each in (await queue.read_state()).jobs]

@@ -12,9 +12,7 @@ from jqueue import (
     InMemoryStorage,
     InvalidJobError,
     Job,
-    UnknownOutcomeError,
 )
-from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Exponential, RunReport, Worker
@@ -119,34 +117,6 @@ async def test_a_worker_whose_process_commits_for_others_is_told_of_their_lost_j
                 await client.enqueue("work", b"", max_attempts=1)
                 await asyncio.sleep(30)
         assert [[], ["work"]] == [[job.entrypoint for job in told] for told in (told_first, told_second)]
-
-
-class LateAnswers(BrokerQueue):
-    """A queue that answers `apply` late: that what was sent was done is only found out afterwards."""
-
-    async def apply(self, *operations, **options):
-        results = await super().apply(*operations, **options)
-
-        async def found(seconds):
-            return results
-
-        raise UnknownOutcomeError("the operations were sent", resolver=found)
-
-
-@pytest.mark.parametrize("kind", [BrokerQueue, LateAnswers])
-@in_virtual_time
-async def test_a_dead_job_of_a_batch_is_told_of_alone_even_if_the_answer_to_its_end_is_found_late(kind):
-    worker, told = Worker(), list[Job]()
-    worker.on_dead(told.append)
-
-    @worker.handler("work", batch=100, max_attempts=1)
-    async def work(numbers: list[int]) -> list[Exception | None]:
-        return [ValueError("bad") if number == 123 else None for number in numbers]
-
-    async with broker(kind=kind) as queue:
-        await direct(queue.storage).enqueue_many(Enqueue("work", b"%d" % place) for place in range(300))
-        assert 1 == (await drained(worker, queue)).dead
-    assert [b"123"] == [job.payload for job in told]
 
 
 @in_virtual_time
