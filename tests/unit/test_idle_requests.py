@@ -2,7 +2,6 @@
 
 import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from jqueue.domain.operations.operator import CreateQueue
 from jqueue.errors import WorkerNotFoundError
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Worker
-from tests.shared_memory import NetworkMemory, SharedMemory, Way, serving
+from tests.shared_memory import NetworkMemory, SharedMemory, Way
 from tests.virtual_world import now
 
 pytestmark = pytest.mark.virtual_time
@@ -159,20 +158,3 @@ async def test_a_worker_that_polls_seldom_without_a_broker_still_shows_itself_ea
             await asyncio.sleep(17)
             [worker] = await workers_of(memory)
             assert VirtualClock().now().timestamp() - worker.at <= 61
-
-
-async def test_a_wait_that_ends_is_not_sent_again():
-    memory, messages = SharedMemory(clock=VirtualClock()), []
-    async with serving(memory) as broker, BrokerQueue(memory, clock=VirtualClock()) as client:
-        await broker.apply(CreateQueue())
-        handle: Any = memory.handle
-
-        async def noting(message):
-            messages.append(message)
-            await asyncio.sleep(len(messages) > 9)
-            return await handle(message)
-
-        memory.handle = noting
-        assert [] == await client.dequeue("work", wait=0.0004)
-        await asyncio.sleep(1)
-    assert len(messages) <= 2

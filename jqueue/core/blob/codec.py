@@ -505,13 +505,11 @@ class Blob:
     Attributes:
         draft: the state, open for change.
         lines: the line of each job as it is in the store, or was in a write that did not land, in order.
-        lines_encoded: total number of lines that were encoded, for tests.
     """
 
     def __init__(self) -> None:
         self.draft: Draft = Draft()
         self.lines: dict[str, bytes] = {}
-        self.lines_encoded: int = 0
         self._header_bytes = 0
 
     def adopt(self, parsed: ParsedBlob, size: int) -> None:
@@ -560,7 +558,6 @@ class Blob:
                 lines.pop(job_id, None)
             else:
                 lines[job_id] = encode_job(job)
-                self.lines_encoded += 1
             if number % LINES_PER_SLICE == 0:
                 yield
         jobs.dirty.clear()
