@@ -48,14 +48,10 @@ class FileEvents(threading.Thread):
         folders: returns the absolute paths of the folders; called whenever one may have been created or removed.
         changed: called in the thread when something may have changed. The first call comes when the watch has begun, so
             that no change since the last poll is missed.
-        quick: milliseconds without an event after which it looks for events less often.
     """
 
-    def __init__(
-        self, folders: Callable[[], Sequence[Path]], changed: Callable[[], None], quick: int = QUICK_MILLISECONDS
-    ) -> None:
+    def __init__(self, folders: Callable[[], Sequence[Path]], changed: Callable[[], None]) -> None:
         super().__init__(name="jqueue-file-events")
-        self._quick = quick
         self._folders = folders
         self._changed = changed
         self._over = threading.Event()
@@ -103,7 +99,7 @@ class FileEvents(threading.Thread):
                 return
             self.active = True
             self._changed()
-            step, timeout = STEP_MILLISECONDS, self._quick
+            step, timeout = STEP_MILLISECONDS, QUICK_MILLISECONDS
             while True:
                 changes = events.watch(step, step, timeout, self)
                 if changes == "timeout":
@@ -112,7 +108,7 @@ class FileEvents(threading.Thread):
                     continue
                 if isinstance(changes, str):
                     return
-                step, timeout = STEP_MILLISECONDS, self._quick
+                step, timeout = STEP_MILLISECONDS, QUICK_MILLISECONDS
                 paths = {path for _, path in changes}
                 if any(path in folders or os.path.dirname(path) in folders for path in paths):
                     self._changed()

@@ -248,13 +248,6 @@ def create_folder(path: str) -> None:
         flush_folder(descriptor)
 
 
-def give_to_owner_of(status: os.stat_result, file: int | str) -> None:
-    """Give a file written by root to the owner of the replaced file, who could otherwise no longer open it."""
-    if status.st_uid != 0 and os.geteuid() == 0:
-        with suppress(OSError):  # in a container, root may lack this right; then root stays the owner
-            _change_owner(file, status.st_uid, status.st_gid)
-
-
 def _change_owner(file: int | str, user: int, group: int) -> None:
     """Change the owner of a descriptor's file, or of what has this path, even if that is a link."""
     os.chown(file, user, group, follow_symlinks=isinstance(file, int))
@@ -277,8 +270,10 @@ def share_alike(like: os.stat_result, file: int | str, status: os.stat_result | 
     """
     own = os.stat(file, follow_symlinks=isinstance(file, int)) if status is None else status
     mode = readers_and_writers(like)
-    if own.st_uid != like.st_uid:
-        give_to_owner_of(like, file)
+    if own.st_uid != like.st_uid and like.st_uid != 0 and os.geteuid() == 0:
+        # The owner could otherwise no longer open what root has written. In a container, root may lack this right.
+        with suppress(OSError):
+            _change_owner(file, like.st_uid, like.st_gid)
     if own.st_gid != like.st_gid:
         try:
             _change_owner(file, -1, like.st_gid)
