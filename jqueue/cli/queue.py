@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from msgspec import structs
 
 from jqueue.cli.columns import Cell, Column, Layout, Terminal, write_lines
 from jqueue.cli.help import RefusedError
 from jqueue.cli.live import Interval, live
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
-from jqueue.cli.options import duration, expanding, with_unit
+from jqueue.cli.options import duration, expanding, past, with_unit
 from jqueue.cli.options import size as size_of
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import (
     age,
+    instant,
     length,
     moment,
     note,
@@ -25,9 +27,10 @@ from jqueue.cli.printing import (
     size,
     tell,
 )
+from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.json_views import stats_values
-from jqueue.domain.counters import Totals
-from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError, WorkerNotFoundError
+from jqueue.domain.counters import EventCounters, Totals
+from jqueue.domain.errors import ChangedMeanwhileError, HistoryDamagedError, InvalidJobError, WorkerNotFoundError
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.operator import CreateQueue
@@ -44,7 +47,6 @@ RATES = ("rate", "per", "key_rate", "key_per")
 RATED = ("enqueued", "claimed", "done", "failed")
 ORDERS = (*COUNTS, *RATED)
 WINDOWS = {"last minute": 60, "last hour": 3600, "last day": 86400}
-SINCE = dict(zip(("1m", "1h", "1d"), WINDOWS, strict=True))
 TEXTS = ("entrypoint", "entrypoints", "when")
 """The titles of columns that are not for numbers. Nor is the first of a table."""
 
@@ -57,10 +59,7 @@ def stats(
     watch: Annotated[bool, typer.Option("--watch", help="Show the figures live, until Ctrl-C.")] = False,
     interval: Interval = 1.0,
     since: Annotated[
-        Literal["1m", "1h", "1d"] | None,
-        typer.Option(
-            help="Count claims and failures of this time, without waits and runs. By default all.", show_default=False
-        ),
+        str | None, option("TIME", "Count jobs and times since then: 1h, or 2026-11-23 in UTC. By default all.")
     ] = None,
     sort: Annotated[
         str | None, option("COLUMN", f"Order of the entrypoints: {', '.join(ORDERS)}. By default their names.")
@@ -71,6 +70,9 @@ def stats(
 
     Jobs wait from the moment they are ready until they are claimed, and run until they are acked or nacked. The median
     and the 95% are rounded up to a power of two, in milliseconds.
+
+    With --since, claims, failures and times are those of that time. They come from the history, if the queue keeps one:
+    `jqueue configure URL --history 30d`. Without it, --since takes 1m, 1h or 1d, and there are no times.
 
     If ready jobs wait because of a pause, a limit or a missing worker, a line says so.
 
@@ -85,14 +87,17 @@ def stats(
     """
     if sort is not None and sort not in ORDERS:
         raise RefusedError(f"--sort takes {', '.join(ORDERS)}")
+    if since is not None and watch:
+        raise RefusedError("--since looks through the history: give it without --watch")
 
     async def read(opened: OpenedQueue) -> Figures:
         await opened.view.list_segments()
         one_object, now, figures = opened.queue.capabilities.size_limit, opened.now(), await opened.stats()
-        if since is not None:
-            figures = _within(figures, SINCE[since])
+        first = past("--since", since, now)
+        if first is not None:
+            figures = await _since(opened, figures, first, now)
         values = stats_values(opened.name, opened.view, figures, now, one_object=one_object)
-        values |= {"since": since, "bytes": opened.view.bytes_by_part(now) if one_object else {}}
+        values |= {"since": instant(first), "bytes": opened.view.bytes_by_part(now) if one_object else {}}
         if sort is not None:
             values["entrypoints"] = dict(sorted(values["entrypoints"].items(), key=lambda row: _order(row[1], sort)))
         return values
@@ -113,22 +118,50 @@ def stats(
         on_queue(url, write)
 
 
-def _within(figures: QueueStats, window: str) -> QueueStats:
-    """Return figures whose totals are those of a window, without times."""
+async def _since(opened: OpenedQueue, figures: QueueStats, first: datetime, now: datetime) -> QueueStats:
+    """Return figures whose totals and times are those since a time.
 
-    def of_window(each: EntrypointStats) -> EntrypointStats:
-        known = each.totals or Totals()
-        rates = {name: getattr(known, name) for name in map(_field, WINDOWS)}
-        numbers = {kind: round(getattr(rates[_field(window)], kind) * WINDOWS[window]) for kind in RATED}
-        return replace(each, totals=Totals(**numbers, **rates))
+    Raises:
+        RefusedError: the queue keeps no history, and its counters do not tell.
+    """
+    known = {name: each.totals or Totals() for name, each in (figures.entrypoints or {}).items()}
+    counted_since, history = EventCounters(), opened.view.header.history
+    if isinstance(opened.queue, BlobQueue) and history is not None:
+        last = None
+        try:
+            async for event in opened.queue.history_of(opened.view, since=first):
+                counted_since.add(event)
+                last = event
+        except HistoryDamagedError as error:
+            note(str(error))
+        if last is not None and last.number == history.removed + 1:
+            note(f"the history begins at {moment(last.at)} UTC: what happened before is not counted")
+        found = counted_since.totals(now)
+    else:
+        window = next(
+            (name for name, length in WINDOWS.items() if length == round((now - first).total_seconds())), None
+        )
+        if window is None:
+            raise RefusedError(
+                "--since takes 1m, 1h or 1d, as this queue keeps no history: `jqueue configure URL --history 30d`"
+            )
+        rates = {name: getattr(each, window.replace(" ", "_")) for name, each in known.items()}
+        found = {
+            name: Totals(**{kind: round(getattr(each, kind) * WINDOWS[window]) for kind in RATED})
+            for name, each in rates.items()
+        }
 
-    entrypoints = {name: of_window(each) for name, each in (figures.entrypoints or {}).items()}
+    def within(name: str) -> Totals:
+        now_known = known.get(name, Totals())
+        kept = {key: getattr(now_known, key) for key in ("last_minute", "last_hour", "last_day")}
+        return structs.replace(found.get(name, Totals()), **kept)
+
+    entrypoints = {
+        name: replace((figures.entrypoints or {}).get(name, EntrypointStats()), totals=within(name))
+        for name in sorted({*known, *found})
+    }
     whole = sum_of([EntrypointStats(totals=each.totals) for each in entrypoints.values()])
     return replace(figures, entrypoints=entrypoints, totals=whole.totals)
-
-
-def _field(window: str) -> str:
-    return window.replace(" ", "_")
 
 
 def _order(figures: Figures, column: str) -> float:
@@ -238,11 +271,11 @@ def _rates(values: Figures) -> Iterator[Row]:
     if not totals or not totals["enqueued"]:
         return
     for name, seconds in WINDOWS.items():
-        known = values["rates"][_field(name)]
+        known = values["rates"][name.replace(" ", "_")]
         numbers = {kind: round(known[kind] * seconds) for kind in RATED}
         yield [name, *(_red(numbers[kind]) if kind == "failed" else numbers[kind] for kind in RATED)]
-    if values["since"] is None:
-        yield [Cell("in all", "bold"), *(_red(totals[kind]) if kind == "failed" else totals[kind] for kind in RATED)]
+    name = "in all" if values["since"] is None else f"since {moment(datetime.fromisoformat(values['since']))}"
+    yield [Cell(name, "bold"), *(_red(totals[kind]) if kind == "failed" else totals[kind] for kind in RATED)]
 
 
 def _times(figures: Figures) -> Row:

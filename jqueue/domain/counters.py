@@ -61,6 +61,12 @@ RATED = FAILED + 1
 """Number of counters, the first ones, for which windows are kept."""
 
 
+DURATIONS_HELD = 10_000
+"""Number of different durations of events that are held before they are added to the buckets."""
+
+_VERBS = frozenset(Verb)
+
+
 class Durations(NamedTuple):
     """A histogram of durations, as the blob keeps it."""
 
@@ -244,6 +250,34 @@ def with_moves(
     first = next(iter(result))
     first_is_idle = first != OTHERS and result[first].at + IDLE < at
     return _folded(result, at) if first_is_idle or len(result) > ENTRYPOINTS_COUNTED else result
+
+
+class EventCounters:
+    """Counts the events of a history, as the counters in the header count transitions."""
+
+    def __init__(self) -> None:
+        self._changed: dict[str, _Sums] = {}
+
+    def add(self, event: Any) -> None:
+        """Count a `HistoryEvent`. One that is no transition of jobs changes nothing."""
+        if event.entrypoint is None or event.verb not in _VERBS:
+            return
+        sums = self._changed.setdefault(event.entrypoint, _Sums(EMPTY))
+        for kind in _kinds_of(Verb(event.verb), event.before, event.after):
+            sums.totals[kind] += event.jobs
+        is_run = event.verb in (ACK, NACK)
+        for seconds, durations in (
+            (event.wait_seconds, sums.waits),
+            (event.run_seconds if is_run else None, sums.runs),
+        ):
+            if seconds is not None:
+                durations[seconds] = durations.get(seconds, 0) + event.jobs
+        if len(sums.waits) + len(sums.runs) > DURATIONS_HELD:
+            self._changed[event.entrypoint] = _Sums(sums.counters(0.0))
+
+    def totals(self, now: datetime) -> dict[str, Totals]:
+        """Return the totals of all events by entrypoint. Their rates say nothing."""
+        return {name: totals_of(sums.counters(0.0), now) for name, sums in self._changed.items()}
 
 
 def _folded(counters: dict[str, Counters], at: float) -> dict[str, Counters]:

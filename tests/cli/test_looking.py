@@ -319,32 +319,43 @@ def test_the_history_names_the_user_of_a_command_and_not_the_worker_as_the_one_w
     assert f"in progress, claimed by worker-1, asked for by alice@{host}" in shown
 
 
-def test_stats_since_a_time_count_claims_and_failures_of_that_time_by_entrypoint(url_of):
+def test_stats_since_a_time_count_the_failures_and_times_of_that_time_by_entrypoint(url_of):
     clock = FakeClock()
     storage = FaultyObjects(InMemoryStorage(clock=clock))
 
-    async def fail(queue, entrypoint, times):
+    async def fail(queue, entrypoint, times, ran):
         for _ in range(times):
             await queue.enqueue(entrypoint, b"")
-            await queue.nack((await queue.dequeue(entrypoint))[0], error="no", dead=True)
+            [job] = await queue.dequeue(entrypoint)
+            clock.advance(ran)
+            await queue.nack(job, error="no", dead=True)
 
     async def work():
         async with DirectQueue(storage, clock=clock) as queue:
-            await fail(queue, "mail", 5)
-            await fail(queue, "sum", 1)
+            await queue.configure(history=86400)
+            await fail(queue, "mail", 5, 100)
+            await fail(queue, "sum", 1, 100)
             clock.advance(7200)
-            await fail(queue, "mail", 1)
-            await fail(queue, "sum", 3)
+            await fail(queue, "mail", 1, 0.01)
+            await fail(queue, "sum", 3, 0.01)
 
     asyncio.run(work())
     url = url_of(storage)
     assert ["mail", "sum"] == list(values("stats", url, "--sort", "failed")["entrypoints"])
     figures = values("stats", url, "--since", "1h", "--sort", "failed")
     parts = figures["entrypoints"].items()
-    found = [(name, each["totals"]["failed"], each["run_seconds"]["count"]) for name, each in parts]
-    assert [("sum", 3, 0), ("mail", 1, 0)] == found
+    found = [(name, each["totals"]["failed"], each["run_seconds"]["p95"]) for name, each in parts]
+    assert [("sum", 3, 0.016), ("mail", 1, 0.016)] == found
     assert (4, 4, 4) == tuple(figures["totals"][kind] for kind in ("enqueued", "claimed", "failed"))
-    assert re.search(r"(?m)^sum +3 +3", run("stats", url, "--since", "1h").stdout)
+    assert re.search(r"(?m)^sum +3 +3 ", run("stats", url, "--since", "1h").stdout)
+    assert "the history begins at" in run("stats", url, "--since", "2d").stderr
+
+
+def test_stats_since_a_time_without_a_history_come_from_the_counters_of_an_hour(path, queue):
+    queue.kill("a", "b", entrypoint="mail")
+    figures = values("stats", path, "--since", "1h")
+    assert (2, 0) == (figures["totals"]["failed"], figures["run_seconds"]["count"])
+    assert "1m, 1h or 1d" in refused("stats", path, "--since", "2h")
 
 
 def test_stats_say_what_the_object_is_made_of(path, queue):
