@@ -300,7 +300,7 @@ async def test_no_segment_is_passed_over_while_the_store_is_away():
 async def test_reads_of_many_silent_segments_hold_up_no_read_of_another():
     store = InMemoryStorage(clock=VirtualClock())
     deep: Any = tiny_queue(store)
-    await deep.enqueue_many([Enqueue(f"{kind} {number}") for kind in ("silent", "deep") for number in range(40)])
+    await deep.enqueue_many([Enqueue(f"{kind} {number}") for kind in ("silent", "deep") for number in range(20)])
     await spilled(deep)
     storage = FaultyObjects(store)
     for name, segment in (await deep.read_state(hot=True)).segments.items():
@@ -309,7 +309,7 @@ async def test_reads_of_many_silent_segments_hold_up_no_read_of_another():
     async with BrokerQueue(storage, clock=VirtualClock()) as queue:
         with suppress(DeadlineExceededError):
             await queue.cancel("unknown", deadline=60)
-        for number in range(40):
+        for number in range(20):
             begun = now()
             assert 1 == len(await queue.dequeue(f"deep {number}"))
             assert now() - begun < 0.1

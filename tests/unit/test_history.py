@@ -90,7 +90,7 @@ async def test_old_events_are_moved_by_the_next_commit_and_never_by_one_of_their
     assert [2, 1] == await numbers(queue_on(storage))
 
 
-@pytest.mark.parametrize("again", [1, 5 * FULL])
+@pytest.mark.parametrize("again", [1, 4 * FULL])
 async def test_after_a_restored_backup_the_history_goes_on_behind_the_highest_number(again, caplog):
     """Three objects were written after the backup was made."""
     storage = faulty()

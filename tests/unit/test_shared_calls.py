@@ -18,6 +18,7 @@ from jqueue.domain.header import ClientRecord
 from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import QueueState
+from jqueue.domain.operations import dequeue
 from jqueue.domain.operations.base import perform
 from jqueue.domain.operations.codec import AllOrNothing, ClientBatch, Guarded, encode_result, refusal_of
 from jqueue.domain.operations.ends import Ack, Nack
@@ -136,7 +137,8 @@ async def test_results_that_are_too_large_for_one_answer_are_refused_before_the_
         assert max(sizes) < LARGEST_MESSAGE
 
 
-async def test_a_job_travels_once_and_a_claim_through_a_broker_takes_no_more_than_an_answer_holds():
+async def test_a_job_travels_once_and_a_claim_through_a_broker_takes_no_more_than_an_answer_holds(monkeypatch):
+    monkeypatch.setattr(dequeue, "CALL_BYTES", 1 << 20)
     storage = SharedMemory(clock=VirtualClock())
     limits = Limits(object_bytes=None, payload_bytes=16 << 20, blob_bytes=256 << 20)
     async with serving(storage, limits=limits), queue_on(storage, limits=limits) as client:
@@ -145,8 +147,8 @@ async def test_a_job_travels_once_and_a_claim_through_a_broker_takes_no_more_tha
         new = Enqueue("b", bytes(1 << 20), new_id="new", headers={"a": "b"})
         assert 1000 > len(await storage.handle(encode(message | {"operations": [new]})))
         for _ in range(4):
-            job = await client.enqueue("a", bytes(12 << 20), headers={"a": "b"})
-            assert (12 << 20, {"a": "b"}) == (len(job.payload), job.headers)
+            job = await client.enqueue("a", bytes(400_000), headers={"a": "b"})
+            assert (400_000, {"a": "b"}) == (len(job.payload), job.headers)
         assert [3, 1] == [len(await client.dequeue("a", batch_size=9)) for _ in range(2)]
 
 

@@ -185,7 +185,7 @@ async def test_many_writers_of_a_slow_store_are_told_once_to_let_a_broker_commit
         queues = [open_queue(BrokerQueue, storage, seed, deadline=600) for seed in range(writers)]
         for queue in queues:
             await stack.enter_async_context(queue)
-        await asyncio.gather(*(enqueue_without_end(queue, 180) for queue in queues))
+        await asyncio.gather(*(enqueue_without_end(queue, 120) for queue in queues))
         warnings = (await queues[0].stats()).warnings
     logged = [each.getMessage() for each in caplog.records if "jqueue serve" in each.getMessage()]
     assert (named, named) == (len(logged) > 0, any("jqueue serve" in each for each in warnings))
