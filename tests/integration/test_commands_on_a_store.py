@@ -28,11 +28,14 @@ def test_a_queue_is_made_filled_changed_and_emptied(url, tmp_path):
     text("enqueue", url, "mail", SECRET, "--job-id", "m1", "--delay", "1h")
     assert 1 == values("limit", url, "mail", "--running", "1")["running"]
     text("schedule", url, "n", "--cron", "0 2 * * *", "--entrypoint", "x")
+    checks = {each["name"]: each["outcome"] for each in values("doctor", url)["checks"]}
+    assert dict.fromkeys(checks, "passed") | {"racing_increments": checks["racing_increments"]} == checks
+    assert {"listing", "conditional_read", "queue"} <= checks.keys()
     assert 2 == values("cancel", url, "--all", "--yes")["cancelled"]
     assert "jqueue_version" in run("metrics", url).stdout
 
 
-@pytest.mark.parametrize("command", [("enqueue", "mail", SECRET), ("purge", "--all", "--yes"), ("metrics",), ("init",)])
+@pytest.mark.parametrize("command", [("enqueue", "mail", SECRET), ("purge", "--all", "--yes"), ("doctor",), ("init",)])
 def test_wrong_credentials_are_one_clear_line(url, monkeypatch, command):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     name, *more = command
