@@ -19,7 +19,6 @@ from jqueue.cli.help import RefusedError
 from jqueue.cli.parameters import argument
 from jqueue.cli.printing import note
 from jqueue.connect import connect
-from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.view import QueueView
 from jqueue.domain import errors
@@ -33,7 +32,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import asked_by
 from jqueue.domain.stats import QueueStats
-from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime, describe
+from jqueue.ports.storage import ObjectStoragePort, describe, storage_of, time_of
 from jqueue.runtime.system import process_name
 
 if TYPE_CHECKING:
@@ -110,9 +109,7 @@ class OpenedQueue:
 
     def now(self) -> datetime:
         """Return the time by the store's clock, or by ours if it has none. Jobs are dated by the same clock."""
-        storage = place_of(self.queue)
-        told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
-        return told or self.queue.options.clock.now()
+        return time_of(self.queue, self.queue.options.clock)
 
 
 def user() -> str:
@@ -152,9 +149,9 @@ def on_queue(
     answers: list[Answer] = []  # `asyncio.run` makes the repr of what its coroutine returns
 
     async def perform() -> None:
-        if isinstance(place_of(queue), InMemoryStorage):
+        if isinstance(storage_of(queue), InMemoryStorage):
             raise RefusedError(IN_MEMORY)
-        name = describe(place_of(queue))
+        name = describe(storage_of(queue))
         async with queue:
             gc.disable()  # the objects of the view live until the end, so the garbage collector skips them
             try:
@@ -216,8 +213,3 @@ def direct(place: ObjectStoragePort | JobStorePort) -> DirectQueue | StoreQueue:
     from jqueue.formats.queue import StoreQueue
 
     return StoreQueue(place)
-
-
-def place_of(queue: BlobQueue | StoreQueue) -> ObjectStoragePort | JobStorePort:
-    """Return the storage of a queue."""
-    return queue.storage if isinstance(queue, BlobQueue) else queue.store

@@ -15,7 +15,7 @@ import msgspec
 
 from jqueue.cli.changes import DryRun, Yes, ask, confirm
 from jqueue.cli.help import RefusedError
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue, place_of
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.printing import jobs, tell
 from jqueue.cli.progress import jobs_counted
 from jqueue.connect import open_storage
@@ -29,7 +29,7 @@ from jqueue.domain.operations.segments import DropRows, is_given_up
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.segments import Segment, Span, common, joined, object_of, size_of
 from jqueue.domain.stats import about_lines, unreadable_lines
-from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
+from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease, storage_of
 from jqueue.runtime.system import SystemEntropy
 
 CALL_LIMIT = 20.0
@@ -125,7 +125,7 @@ async def _damaged(opened: OpenedQueue) -> list[Damage]:
 
 async def _unreadable_rows(opened: OpenedQueue, name: str, entries: Sequence[Segment]) -> list[Span]:
     """Read the chunks of a segment that still have jobs, and return the rows that cannot be read, as spans."""
-    storage, options, segment = place_of(opened.queue), opened.queue.options, entries[0]
+    storage, options, segment = storage_of(opened.queue), opened.queue.options, entries[0]
     assert isinstance(storage, SupportsObjects)  # it has segments
     reader = SegmentReader(storage, Observers(options.clock), call_timeout=CALL_LIMIT)
     rows = list[Span]()

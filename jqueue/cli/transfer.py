@@ -25,7 +25,6 @@ from jqueue.cli.on_queue import (
     certain,
     direct,
     on_queue,
-    place_of,
 )
 from jqueue.cli.options import selecting
 from jqueue.cli.parameters import argument, option
@@ -44,7 +43,7 @@ from jqueue.domain.operations.lookups import Find
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import Selection
 from jqueue.ports.queue import payload_of
-from jqueue.ports.storage import describe
+from jqueue.ports.storage import describe, storage_of
 
 
 @selecting()
@@ -284,8 +283,8 @@ def migrate(
             target = connect(dest, direct, create=create)
         except ValueError as error:  # messages of errors about a URL hold no secrets
             raise RefusedError(str(error)) from None
-        name, header = describe(place_of(target)), opened.view.header
-        if isinstance(place_of(target), InMemoryStorage):
+        name, header = describe(storage_of(target)), opened.view.header
+        if isinstance(storage_of(target), InMemoryStorage):
             raise RefusedError(IN_MEMORY)
         if is_same_place(opened.queue, target):
             raise RefusedError("SOURCE and DEST are the same queue: there is nothing to move")

@@ -29,7 +29,7 @@ from rich.logging import RichHandler
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.cli.help import RefusedError
-from jqueue.cli.on_queue import URL, Create, MustExist, place_of
+from jqueue.cli.on_queue import URL, Create, MustExist
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import UNUSABLE, note
 from jqueue.cli.supervisor import RENEW, Supervisor, changes_in
@@ -47,7 +47,7 @@ from jqueue.domain.printable import counted, printable
 from jqueue.domain.stats import QueueStats
 from jqueue.formats.queue import StoreQueue
 from jqueue.ports.log import Logger, logger_of, printable_lines
-from jqueue.ports.storage import describe
+from jqueue.ports.storage import describe, storage_of
 from jqueue.runtime.system import process_name
 from jqueue.runtime.tasks import all_at_once
 from jqueue.worker import Worker
@@ -431,13 +431,13 @@ async def serve(
 
 async def _log_queue(queue: BlobQueue | StoreQueue, handled: Container[str]) -> None:
     """Log the state of the queue. Raise if it can never be used; the worker waits for a queue that is away."""
-    if isinstance(place_of(queue), InMemoryStorage):
+    if isinstance(storage_of(queue), InMemoryStorage):
         logger.warning("an in-memory queue is visible only to its own process: no other program can enqueue there")
     silence = asyncio.get_running_loop().call_later(SILENCE_LIMIT, log_silence, name_of(queue))
     try:
         stats: QueueStats = await queue.stats(deadline=10)
     except QueueMissingError:
-        logger.info("%s", QueueMissingError(describe(place_of(queue))))
+        logger.info("%s", QueueMissingError(describe(storage_of(queue))))
         return
     except JQueueError as error:
         raise_if_final(error)

@@ -42,6 +42,7 @@ from jqueue.domain.operations.bulk import BulkConflicts, EnqueueSegments
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
+from jqueue.ports.storage import storage_of
 from jqueue.runtime.queue_options import QueueOptions
 from jqueue.runtime.system import process_id, process_name
 
@@ -55,7 +56,7 @@ def place_of(queue: object) -> tuple[Any, ...]:
     Args:
         queue: a queue, a storage, or a store of jobs.
     """
-    kept: Any = getattr(queue, "store", None) or getattr(queue, "storage", None) or queue
+    kept: Any = storage_of(queue) or queue
     path = getattr(kept, "path", None)
     if isinstance(path, str | os.PathLike):
         return "path", os.path.realpath(os.fspath(path))

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jqueue.domain.printable import printable
+from jqueue.ports.clock import Clock
 
 
 @runtime_checkable
@@ -200,3 +201,15 @@ def describe(storage: object) -> str:
     """Return the name of the object behind a storage, as users know it, without secrets and safe to print."""
     name = getattr(storage, "name", None)
     return printable(name if isinstance(name, str) else repr(storage))
+
+
+def storage_of(queue: object) -> Any:
+    """Return the storage of a queue, or the store of jobs of an older format; None if it has neither."""
+    return getattr(queue, "store", None) or getattr(queue, "storage", None)
+
+
+def time_of(queue: object, clock: Clock) -> datetime:
+    """Return the time by the clock of a queue's store, or by another clock if the store has none."""
+    storage = storage_of(queue)
+    told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
+    return told or clock.now()

@@ -40,13 +40,13 @@ from jqueue.domain.operations.dequeue import DequeueOptions
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.ports.queue import Wait, payload_of
 from jqueue.ports.sharing import client_name
-from jqueue.ports.storage import describe
+from jqueue.ports.storage import describe, time_of
 from jqueue.server.access import ACCESS, HIDDEN, Caller, Role, check, check_operation, not_signed_in, without_hidden
 from jqueue.server.calls import end, is_gone, unless_gone
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.past import events_of
 from jqueue.server.problems import Problem
-from jqueue.server.view import Viewers, time_of
+from jqueue.server.view import Viewers
 
 LARGEST_BODY = 64 << 20
 """Bytes of the largest body of a request."""

@@ -43,12 +43,12 @@ from jqueue.domain.operations.ends import HandBackCalls
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.segments import SEGMENTS
 from jqueue.ports.sharing import LARGEST_MESSAGE
+from jqueue.ports.storage import time_of
 from jqueue.runtime.threads import in_a_thread
 from jqueue.server.access import HIDDEN, Caller, Role, check, check_operation, not_allowed
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.payloads import without_payloads
 from jqueue.server.problems import Problem
-from jqueue.server.view import time_of
 
 BEAT = 2.0
 """Seconds between the spaces. At half a second, they would cost four times as much: most of it is the kernel's work."""

@@ -24,7 +24,7 @@ from jqueue.domain.selection import phase_of
 from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
-from jqueue.ports.storage import SupportsStoreTime, describe
+from jqueue.ports.storage import describe, storage_of, time_of
 
 READ_EVERY = 0.5
 """Seconds between two reads of a queue, at least. Viewers that ask earlier get the last one."""
@@ -125,18 +125,9 @@ class Viewers:
         return time_of(self._queue, self._clock)
 
 
-def time_of(queue: JobQueue, clock: Clock) -> datetime:
-    """Return the time by the clock of a queue's store, or by another clock if the store has none."""
-    storage = getattr(queue, "storage", None)
-    told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
-    return told or clock.now()
-
-
 def name_of(queue: JobQueue) -> str:
     """Return the name of a queue, as users know it, without secrets."""
-    if isinstance(queue, BlobQueue):
-        return describe(queue.storage)
-    return describe(getattr(queue, "store", queue))
+    return describe(storage_of(queue) or queue)
 
 
 def overview(queue: JobQueue, view: View) -> dict[str, Any]:

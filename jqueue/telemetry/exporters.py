@@ -14,7 +14,7 @@ from jqueue.domain.errors import (
     StorageThrottledError,
 )
 from jqueue.ports.observer import Observer, SupportsObservers
-from jqueue.ports.storage import describe
+from jqueue.ports.storage import describe, storage_of
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def observed(queue: object, observer: Observer | None) -> Iterator[None]:
 
 def place_name(queue: object) -> str:
     """Return the name of the object or the folder of a queue, without secrets."""
-    place = getattr(queue, "store", None) or getattr(queue, "storage", None)
+    place = storage_of(queue)
     if place is None:
         return type(queue).__name__
     is_ours = type(place).__module__.startswith(("jqueue.adapters.", "jqueue.formats."))

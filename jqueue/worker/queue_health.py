@@ -26,7 +26,7 @@ from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Consumer
-from jqueue.ports.storage import SupportsWriteCheck
+from jqueue.ports.storage import SupportsWriteCheck, storage_of
 from jqueue.telemetry.exporters import place_name
 
 logger: Logger = logger_of("jqueue.worker")
@@ -219,7 +219,7 @@ async def check_writable(queue: object) -> None:
     Raises:
         StorageFatalError: this process may not write or create the queue.
     """
-    place = getattr(queue, "store", None) or getattr(queue, "storage", None)
+    place = storage_of(queue)
     if not isinstance(place, SupportsWriteCheck):
         return
     try:
