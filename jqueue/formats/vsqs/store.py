@@ -214,13 +214,7 @@ class VsqsFolder:
         """Make each change by itself; the new jobs together."""
         new = [change.new for change in changes if change.step is Step.ADD]
         added = iter(self._add(new, now) if new else ())
-        outcomes: list[Outcome] = []
-        for change in changes:
-            if change.step is Step.ADD:
-                outcomes.append(next(added))
-            else:
-                self._known.pop(change.place, None)  # a file that gets this name again must be read again
-                outcomes.append(result_or_error(getattr(self, f"_{change.step}"), change, now))
+        outcomes = [next(added) if change.step is Step.ADD else self._do_step(change, now) for change in changes]
         removed, self._removed = self._removed, {}
         with suppress(OSError, StorageError):  # the jobs are removed all the same
             self._journal.write(removed, now)
@@ -323,6 +317,10 @@ class VsqsFolder:
         return {place.removeprefix(f"{DEAD}/").partition(".")[0] for place in self._places()}
 
     # Steps: one method for each, named after it
+
+    def _do_step(self, change: Change, now: datetime) -> Outcome:
+        self._known.pop(change.place, None)  # a file that gets this name again must be read again
+        return result_or_error(getattr(self, f"_{change.step}"), change, now)
 
     def _claim(self, change: Change, now: datetime) -> StoredJob:
         old, job = change.old, change.new
