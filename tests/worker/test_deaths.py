@@ -86,7 +86,7 @@ async def test_the_function_gets_a_job_whose_last_attempt_died_with_its_worker_w
     assert [(DEAD, STALE, SECRET.encode())] * 2 == [(job.status, job.error, job.payload) for job in told]
 
 
-@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.RESENT, Fault.LOST_REQUEST, Fault.LANDS_LATER])
+@pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LANDS_LATER])
 @in_virtual_time
 async def test_the_function_is_called_once_for_each_job_although_answers_to_commits_are_lost(fault):
     worker, told = mourner()

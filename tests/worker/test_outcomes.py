@@ -134,25 +134,27 @@ RULES: RetryRule = {
 """The waits of its backoff would be far above all of these: see `LONG`."""
 
 
+DECISIONS = [
+    (FileNotFoundError("x"), "failed", 60),  # the most specific class counts
+    (ConnectionResetError("x"), "dead", None),
+    (TimeoutError("x"), "snoozed", 100),
+    (ValueError("x"), "failed", 3600),
+    (KeyError("x"), "failed", None),  # the backoff
+    (ZeroDivisionError("x"), "failed", None),
+    (BaseException("x"), "failed", None),
+    (Discard("gone"), "dead", None),  # what the handler asks for itself comes first
+    (Retry(after=9), "failed", 9),
+    (ExceptionGroup("two", [OSError("x"), TimeoutError("y")]), "failed", 60),
+    (ExceptionGroup("two", [OSError("x"), ConnectionError("y"), TimeoutError("z")]), "dead", None),
+    (ExceptionGroup("two", [Snooze(5), TimeoutError("y")]), "snoozed", 100),
+    (ExceptionGroup("two", [OSError("x"), ZeroDivisionError("y")]), "failed", None),  # one asks for the backoff
+]
+
+
 @pytest.mark.parametrize(
-    ("error", "kind", "delay"),
-    [
-        (FileNotFoundError("x"), "failed", 60),  # the most specific class counts
-        (ConnectionResetError("x"), "dead", None),
-        (TimeoutError("x"), "snoozed", 100),
-        (ValueError("x"), "failed", 3600),
-        (KeyError("x"), "failed", None),  # the backoff
-        (ZeroDivisionError("x"), "failed", None),
-        (BaseException("x"), "failed", None),
-        (Discard("gone"), "dead", None),  # what the handler asks for itself comes first
-        (Retry(after=9), "failed", 9),
-        (ExceptionGroup("two", [OSError("x"), TimeoutError("y")]), "failed", 60),
-        (ExceptionGroup("two", [OSError("x"), ConnectionError("y"), TimeoutError("z")]), "dead", None),
-        (ExceptionGroup("two", [Snooze(5), TimeoutError("y")]), "snoozed", 100),
-        (ExceptionGroup("two", [OSError("x"), ZeroDivisionError("y")]), "failed", None),  # one asks for the backoff
-    ],
+    ("place", "error", "kind", "delay"),
+    [*(("handler", *each) for each in DECISIONS), ("router", *DECISIONS[0]), ("worker", *DECISIONS[0])],
 )
-@pytest.mark.parametrize("place", ["handler", "router", "worker"])
 async def test_retry_decides_by_the_class_of_an_error_and_the_backoff_about_all_others(place, error, kind, delay):
     others: RetryRule = {Exception: 7}
     worker = Worker(retry=RULES if place == "worker" else others)
