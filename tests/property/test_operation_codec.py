@@ -19,7 +19,7 @@ from tests.property.drawing import NOW, OPERATIONS, STATE
 from tests.property.test_codec_properties import PATIENT
 
 PREPARATION = Preparation(Limits(), 1.0, lambda: "new", ClaimRegistry().find)
-OURS = {"call", "name_before", "new_id", "payload_object", "lease_id", "result_object", "singles"}
+OURS = {"call", "name_before", "new_id", "payload_object", "lease_id", "result_object", "last", "singles"}
 """Fields that no caller sets."""
 
 PUBLIC = {each for each in vars(operations).values() if isinstance(each, type)} & {*TRAVELLING}
