@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jqueue.spark.enqueue.writing import BulkWriter, StreamSink
-    from jqueue.spark.snapshot.reader import SnapshotReader
+    from jqueue.spark.snapshot import SnapshotReader
     from jqueue.spark.stream.source import ClaimReader
 
 
@@ -51,7 +51,7 @@ class JQueueDataSource(DataSource):
 
     def reader(self, schema: StructType) -> SnapshotReader:
         """Return the reader of one version of the queue, as a table."""
-        from jqueue.spark.snapshot.reader import SnapshotReader
+        from jqueue.spark.snapshot import SnapshotReader
 
         return SnapshotReader(self._options_with(schema), schema)
 

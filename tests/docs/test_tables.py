@@ -11,8 +11,8 @@ from jqueue.connect.parsed_url import EXAMPLES
 from jqueue.connect.stores import FORMATS
 from jqueue.domain.job_options import ALL_OPTIONS
 from jqueue.server.access import ACCESS, HIDDEN, REPLACING, Role
+from jqueue.spark import snapshot
 from jqueue.spark.enqueue import columns, writing
-from jqueue.spark.snapshot import reader
 from jqueue.spark.stream import source
 from jqueue.telemetry.catalog import COMMIT_METRICS, QUEUE_METRICS, WORKER_METRICS
 from jqueue.worker.handler_options import HandlerArguments
@@ -23,7 +23,7 @@ NAMES = {
     ("guide/enqueue.md", "| option | meaning |\n"): ALL_OPTIONS,
     ("guide/handlers.md", "| option | meaning |\n"): tuple(HandlerArguments.__annotations__),
     ("reference/pipeline.md", "<!-- options: writing -->\n"): writing.OPTIONS,
-    ("reference/pipeline.md", "<!-- options: snapshot -->\n"): reader.KNOWN,
+    ("reference/pipeline.md", "<!-- options: snapshot -->\n"): snapshot.KNOWN,
     ("reference/pipeline.md", "<!-- options: source -->\n"): source.OPTIONS,
     ("reference/pipeline.md", "| column | type |"): columns.EXPECTED,
 }

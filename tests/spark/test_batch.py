@@ -16,7 +16,7 @@ from jqueue.operations import Enqueue
 from jqueue.spark import BatchFailedError, run_batch
 from jqueue.spark.batch.run import CLAIM_TIMEOUT
 from jqueue.spark.batch.settling import HOLDERS, BatchClaims
-from jqueue.spark.claims.held import claiming
+from jqueue.spark.claims import claiming
 from jqueue.spark.stream.query_claims import ClaimsOfQuery, Offset
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, Discard, Rate, Retry, Snooze, Worker

@@ -19,10 +19,10 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import record_of
 from jqueue.operations import Enqueue
 from jqueue.spark import BatchFailedError, run_batch
-from jqueue.spark.batch import child, children
+from jqueue.spark.batch import children
 from jqueue.spark.batch.marks import DONE, OVER, Marks
 from jqueue.spark.batch.worker_pickle import pickled
-from jqueue.spark.claims.held import ClaimedJobs
+from jqueue.spark.claims import ClaimedJobs
 from jqueue.spark.staging import Staging
 from jqueue.worker import Context, Discard, Worker
 from tests.spark.imitated_session import Session
@@ -108,7 +108,7 @@ def test_a_message_of_many_megabytes_is_read_in_a_time_that_grows_with_its_size(
     enqueue(url, [Enqueue("work", b"")] * jobs)
     records = [record_of(job) for job in call(url, lambda queue: queue.dequeue(batch_size=jobs))]
     began = time.monotonic()
-    task = child.BatchTask(pickled(big), Staging(url, 60.0), "a")
+    task = children.BatchTask(pickled(big), Staging(url, 60.0), "a")
     staged, failure = children.do_jobs(task, ClaimedJobs(records))
     assert ({60_000}, None) == ({len(each.result) for each in staged.outcomes}, failure)
     assert (jobs, True) == (len(staged.outcomes), time.monotonic() - began < 20)
@@ -361,7 +361,7 @@ def test_without_fork_a_batch_leaves_the_settings_of_a_worker_as_they_were(url, 
     before = worker.settings, worker.handlers["work"].options
     enqueue(url, works(b""))
     monkeypatch.delattr(os, "fork")
-    monkeypatch.setattr(child, "unpickled", lambda _: worker)  # a task that Spark runs in the same process again
+    monkeypatch.setattr(children, "unpickled", lambda _: worker)  # a task that Spark runs in the same process again
     assert 1 == run(url, worker, timeout=7).succeeded
     assert before == (worker.settings, worker.handlers["work"].options)
 
@@ -389,9 +389,9 @@ def test_the_worker_of_a_partition_reads_nothing_of_the_queue_by_itself(url, ste
     """A look at its cron entries would read all of its jobs, once for each partition."""
     enqueue(url, works(1, 2))
     jobs = [record_of(job) for job in call(url, lambda queue: queue.dequeue(batch_size=2))]
-    task = child.BatchTask(pickled(worker), Staging(steps, 60.0), "a")
+    task = children.BatchTask(pickled(worker), Staging(steps, 60.0), "a")
     with told(requests := Fault("", "lost", times=0)), closing(Marks(2)) as marks:
-        child.work(task, ClaimedJobs(jobs), range(2), marks, {})
+        children.work(task, ClaimedJobs(jobs), range(2), marks)
         assert ([], OVER, [0, 1]) == (requests.names, marks.end, marks.places(DONE))
 
 

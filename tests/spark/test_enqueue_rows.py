@@ -27,9 +27,11 @@ from pyspark.sql.types import (
 )
 
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.limits import Limits
+from jqueue.spark.enqueue.bad_rows import reasons_of
 from jqueue.spark.rows import SNAPSHOT_SCHEMA
 from jqueue.spark.tables import schema_of_table
-from tests.spark.spark_calls import Write, jobs_of, schema, source, texts_of, write
+from tests.spark.spark_calls import Write, jobs_of, record_batch, schema, source, texts_of, write
 
 TEXT, HEADERS = StringType(), MapType(StringType(), StringType())
 NOON = datetime(2126, 1, 2, 12, tzinfo=UTC)
@@ -181,6 +183,8 @@ def test_a_row_that_cannot_be_a_job_is_named_without_its_payload(url, columns, r
     said = refused(lambda: bulk.stage([good, good, row], partition=3))
     assert said.startswith(f"row 2 of partition 3: {words}")
     assert "secret" not in said
+    reasons = reasons_of(bulk.writer.enqueue.columns, Limits(), record_batch(columns, [good, row, good]))
+    assert [None, said.partition(": ")[2], None] == reasons
 
 
 def test_a_string_that_is_not_utf_8_is_accepted_only_as_a_payload_and_a_time_must_fit_into_python(url):

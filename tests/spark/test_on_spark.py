@@ -5,7 +5,6 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC
-from functools import reduce
 
 import msgspec
 import pytest
@@ -18,7 +17,7 @@ from jqueue.operations import Cancel, Enqueue
 from jqueue.spark import HISTORY_SCHEMA, BatchFailedError, EndedBatch, end_batch, run_batch, split_bad_rows
 from jqueue.spark.errors import cause, one_line, plain_errors
 from jqueue.worker import Context, Worker
-from tests.spark.spark_calls import Write, call, enqueue, fill_segments, jobs_of, left_in, litter_of, texts_of
+from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, left_in, litter_of, texts_of
 
 
 def save(frame, url, **options):
@@ -66,56 +65,14 @@ def test_a_data_frame_becomes_jobs_once_and_they_become_a_data_frame(spark, url)
 
 
 @pytest.mark.wide
-def test_bad_rows_are_those_that_a_write_refuses_and_the_others_are_written_in_the_order_of_spark(spark, url):
-    columns = {
-        "payload": "'payload'",
-        "entrypoint": "'work'",
-        "priority": "10 - id",
-        "delay": "5.0D",
-        "max_attempts": "3",
-        "unique_key": "concat('key-', id)",
-        "unique_for": "interval '1' minute",
-        "concurrency_limit": "cast(null as int)",
-        "headers": "map('a', 'b')",
-        "run_at": "cast(null as timestamp)",
-    }
-    wrong = [
-        ("payload", "cast(null as string)", "payload is null"),
-        ("payload", "repeat('x', (1 << 20) + 1)", "payload is larger than 1048576 bytes"),
-        ("entrypoint", "cast(null as string)", "entrypoint is null"),
-        ("entrypoint", "''", "entrypoint must be printable and not empty"),
-        ("entrypoint", "repeat('ü', 2000)", "entrypoint is longer than"),
-        ("priority", "1L << 40", "priority must be from"),
-        ("delay", "-1.0D", "delay must be from 0 seconds to 100 years"),
-        ("delay", "cast('nan' as double)", "delay must be from 0 seconds to 100 years"),
-        ("max_attempts", "0", "max_attempts must be from 1 to"),
-        ("unique_key", "'two\\nlines'", "unique_key must be printable"),
-        ("unique_key", "cast(null as string)", "unique_for needs a unique_key"),
-        ("unique_for", "interval '-1' minute", "unique_for must be from 0"),
-        ("concurrency_limit", "2", "concurrency_limit needs a concurrency_key"),
-        ("headers", "map('a', cast(null as string))", "a header has no text"),
-        ("headers", "map(repeat('a', 600), '')", "a header's name is longer than 512 bytes"),
-        ("headers", "map('a', repeat('ü', 9000))", "headers take more than 16384 bytes"),
-        ("run_at", "timestamp '2030-01-01'", "give either delay or run_at, not both"),
-    ]
-
-    def rows(number, **changes):
-        kinds = ((f"{text} {name}") for name, text in {**columns, **changes}.items())
-        return spark.range(number).selectExpr(*kinds)
-
-    several = [rows(1, **{name: text}) for name, text, _ in wrong]
-    frame = reduce(lambda one, other: one.unionByName(other), several, rows(3)).coalesce(1)  # one task
-    good, bad = split_bad_rows(frame)
-    reasons = [row.reason for row in bad.select("reason").collect()]
-    assert [True] * len(wrong) == [reason.startswith(words) for reason, (*_, words) in zip(reasons, wrong, strict=True)]
-    save(good.repartitionByRange("priority").sortWithinPartitions("priority"), url)
-    assert [8, 9, 10] == [job.priority for job in jobs_of(url)]
-    late = split_bad_rows(rows(1, delay="cast(null as double)", run_at="timestamp_seconds(1000000000000)"))[1]
-    assert ["run_at must be in the years 1 to 9999"] == [row.reason for row in late.select("reason").collect()]
-    refused = Write(url, frame.schema, entrypoint=None)
-    for row in bad.drop("reason").collect():
-        with pytest.raises(InvalidJobError):
-            refused.stage([tuple(row)])
+def test_bad_rows_are_set_apart_with_their_reasons_and_the_others_are_written_in_the_order_of_spark(spark, url):
+    texts = ["if(id = 2, null, 'a') payload", "5 - id priority", "if(id = 4, 0, 3) max_attempts", "id number"]
+    good, bad = split_bad_rows(spark.range(0, 6, 1, 1).selectExpr(*texts))
+    null, attempts = bad.select("number", "reason").collect()
+    assert ((2, "payload is null"), 4) == (tuple(null), attempts.number)
+    assert attempts.reason.startswith("max_attempts must be from 1 to ")
+    save(good.drop("number").repartitionByRange("priority").sortWithinPartitions("priority"), url, entrypoint="a")
+    assert [0, 2, 4, 5] == [job.priority for job in jobs_of(url)]
 
 
 @pytest.mark.wide

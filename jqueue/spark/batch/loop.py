@@ -27,15 +27,13 @@ from jqueue.domain.models import job_of
 from jqueue.domain.operations.ends import Ack
 from jqueue.ports.queue import JobQueue
 from jqueue.spark.batch.marks import BEGUN, DONE, HANDED_BACK, OVER, STUCK, WITHHELD, Marks
-from jqueue.spark.claims.held import ClaimedJobs
-from jqueue.spark.claims.outcomes import Outcome, encoded_enqueues
+from jqueue.spark.claims import ClaimedJobs, Outcome, encoded_enqueues
 from jqueue.worker import Worker
 from jqueue.worker.calls import Plan
 from jqueue.worker.executions import KEPT_FOR_CHILDREN, Execution, Executions, HeldJob, Phase, Reason, equipment_of
 from jqueue.worker.handler_options import seconds_of
-from jqueue.worker.processes import ProcessDied
 from jqueue.worker.reports import Reports
-from jqueue.worker.retries import CANCELLED, HAND_BACK, Decision, HandlerTimeout, decisive
+from jqueue.worker.retries import CANCELLED, HAND_BACK, Decision, decisive
 
 LOOKS_PER_TIMEOUT = 3
 LONGEST_PAUSE = 60.0
@@ -69,11 +67,9 @@ class HeldRow(HeldJob):
 
     Attributes:
         place: its place.
-        killed: True if its handler has ended its process, or did not stop.
     """
 
     place: int = 0
-    killed: bool = False
 
 
 class PartitionLoop(Executions):
@@ -86,7 +82,6 @@ class PartitionLoop(Executions):
         jobs: all jobs of the partition.
         places: the places of the jobs to do.
         marks: takes what becomes of them.
-        blamed: by the places of other jobs: how they have ended the process before; None if a handler did not stop.
         one_by_one: True to do one job at a time.
     """
 
@@ -100,13 +95,12 @@ class PartitionLoop(Executions):
         jobs: ClaimedJobs,
         places: Sequence[int],
         marks: Marks,
-        blamed: Mapping[int, str | None],
         *,
         one_by_one: bool = False,
     ) -> None:
         super().__init__(worker.settings, {name: worker.wrap(handler) for name, handler in worker.handlers.items()})
         self._url, self._timeout = url, math.inf if timeout is None else timeout
-        self._jobs, self._rows, self._marks, self._blamed = jobs, jobs.rows, marks, blamed
+        self._jobs, self._rows, self._marks = jobs, jobs.rows, marks
         self._spared = 1 - jobs.failures  # number of failures of a row that needs no look at its attempts
         sizes = {name: 1 if one_by_one else each.options.batch or 1 for name, each in self.handlers.items()}
         self._calls = iter(_calls_of(jobs.rows, places, sizes))
@@ -144,7 +138,6 @@ class PartitionLoop(Executions):
                 beside = [self._watch(queue), reports.send(queue, REPORTS_AT_ONCE)]
                 tasks = [asyncio.create_task(each) for each in beside]
                 self._next_turn = self.loop.time() + TURN
-                self._decide_about_blamed()
                 for _ in range(min(self._concurrency, len(self._rows))):
                     self._open_slot()
                 try:
@@ -155,17 +148,6 @@ class PartitionLoop(Executions):
                     self.close()
         all_begun = next(self._calls, None) is None
         self._marks.end = OVER if self._stops or all_begun else STUCK
-
-    def _decide_about_blamed(self) -> None:
-        """Decide about jobs that have ended the process before this one, each of which was alone in it."""
-        for place, death in self._blamed.items():
-            slot = Slot()
-            slot.plan = self.plans[self._rows[place].entrypoint]
-            held = self._held(slot, place)
-            slot.add(held)
-            held.killed = True
-            how = f"timed out after {slot.seconds:g} s, and still ran after it was told to stop: its process was ended"
-            self.fail(held, HandlerTimeout(how) if death is None else ProcessDied(death))
 
     # Slots
 
@@ -337,7 +319,7 @@ class PartitionLoop(Executions):
         if decision.kind == "handed_back":
             self._marks.states[held.place] = HANDED_BACK
         else:
-            self._marks.note(held.place, Outcome.decided(held.job.claim, decision, killed=held.killed))
+            self._marks.note(held.place, Outcome.decided(held.job.claim, decision))
 
 
 def _raise(error: KeyboardInterrupt) -> bool:

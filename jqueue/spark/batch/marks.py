@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from jqueue.spark.claims.outcomes import Outcome
+from jqueue.spark.claims import Outcome
 
 NEW, BEGUN, DONE, WITHHELD, ENDED, HANDED_BACK = range(6)
 """The states of a job. WITHHELD is done, with a result that is not kept. One that has ENDED has an outcome in the file.

@@ -22,11 +22,11 @@ from jqueue.domain.limits import check_integer
 from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy, process_name
-from jqueue.spark.batch.child import BatchTask
+from jqueue.spark.batch.children import BatchTask
 from jqueue.spark.batch.settling import HOLDERS, BatchClaims
 from jqueue.spark.batch.task import MOST_IN_ONE, do_on_spark, parts_of
 from jqueue.spark.batch.worker_pickle import pickled
-from jqueue.spark.claims.held import open_queue
+from jqueue.spark.claims import open_queue
 from jqueue.spark.errors import one_line
 from jqueue.spark.session import require_spark
 from jqueue.spark.staging import Staging, absolute

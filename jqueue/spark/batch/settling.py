@@ -18,11 +18,13 @@ from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, Lease
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.tasks import all_at_once, to_the_end
-from jqueue.spark.batch.child import BatchTask
-from jqueue.spark.claims.held import (
+from jqueue.spark.batch.children import BatchTask
+from jqueue.spark.claims import (
     LEAST_ROWS,
     Heartbeats,
     Held,
+    Outcome,
+    Staged,
     check_queue,
     claiming,
     claims_held_by,
@@ -30,12 +32,11 @@ from jqueue.spark.claims.held import (
     end_of_job,
     end_of_lease,
 )
-from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.staging import PREFIX
 from jqueue.worker import Worker
 from jqueue.worker.declaring import declare
 from jqueue.worker.queue_health import QueueHealth
-from jqueue.worker.retries import Decision, decide, error_text
+from jqueue.worker.retries import Decision, error_text
 
 logger: Logger = logger_of("jqueue.spark")
 
@@ -227,13 +228,9 @@ class BatchClaims:
 
     def _refused(self, job: Job, error: JQueueError) -> Outcome:
         """Return the outcome of a job that is done, but the queue has refused to enqueue what it adds."""
-        options, entropy = self.worker.handlers[job.entrypoint].options, self.queue.options.entropy
-        rule = options.retry or self.worker.settings.retry
         if isinstance(error, InvalidJobError):
             return Outcome.decided(job.claim, Decision("dead", error=error_text(error), dead=True))
-        return Outcome.decided(
-            job.claim, decide(error, job, options.max_attempts, options.backoff, entropy.jitter, rule)
-        )
+        return Outcome.of_error(self.worker, job, error)
 
     async def _commit(self, operations: Sequence[Operation]) -> list[Any]:
         """Do operations in one commit, each by itself. It is tried for some minutes."""

@@ -24,10 +24,8 @@ from jqueue.domain.models import record_of
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.segments import Lease
 from jqueue.ports.log import Logger, logger_of
-from jqueue.spark.batch.child import BatchTask
-from jqueue.spark.batch.children import do_jobs
-from jqueue.spark.claims.held import ClaimedJobs, Held, end_of_lease
-from jqueue.spark.claims.outcomes import Staged
+from jqueue.spark.batch.children import BatchTask, do_jobs
+from jqueue.spark.claims import ClaimedJobs, Held, Staged, end_of_lease
 from jqueue.spark.session import task_context
 
 if TYPE_CHECKING:

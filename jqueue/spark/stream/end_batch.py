@@ -25,7 +25,7 @@ from jqueue.domain.limits import Limits, check_result
 from jqueue.domain.operations.lookups import Find, HeldBy, JobsInLeases, LeasesHeldBy
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import JobFailure
-from jqueue.spark.claims.outcomes import Outcome, Staged
+from jqueue.spark.claims import Outcome, Staged
 from jqueue.spark.staging import Staging, absolute
 from jqueue.spark.stream.query_claims import HOLDERS, OUTCOMES_DEADLINE, claim_of, name_of_outcomes
 from jqueue.sync.background import wait_for

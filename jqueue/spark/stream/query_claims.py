@@ -36,9 +36,11 @@ from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, Lease
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import SupportsScratch
-from jqueue.spark.claims.held import (
+from jqueue.spark.claims import (
     Heartbeats,
     Held,
+    Outcome,
+    Staged,
     check_queue,
     claiming,
     claims_held_by,
@@ -46,7 +48,6 @@ from jqueue.spark.claims.held import (
     end_of_job,
     end_of_lease,
 )
-from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.staging import PREFIX, StagedObjects, Staging
 
 logger: Logger = logger_of("jqueue")

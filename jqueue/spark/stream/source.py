@@ -43,13 +43,11 @@ from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.models import record_of
 from jqueue.domain.operations.lookups import LeasesHeldBy
 from jqueue.ports.storage import describe
-from jqueue.spark.claims.held import DEADLINE, open_queue
-from jqueue.spark.claims.outcomes import Staged
+from jqueue.spark.claims import DEADLINE, Staged, open_queue
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options
 from jqueue.spark.rows import check_schema
-from jqueue.spark.snapshot.reader import BlobLines, Piece, cut, read_pieces
-from jqueue.spark.snapshot.segment_rows import SegmentRows
+from jqueue.spark.snapshot import BlobLines, Piece, SegmentRows, cut, read_pieces
 from jqueue.spark.staging import Staging, absolute
 from jqueue.spark.stream.query_claims import OUTCOMES_DEADLINE, ClaimsOfQuery, Offset, holder_of, name_of_outcomes
 from jqueue.sync.background import CallEnded, wait_for

@@ -1,1 +1,0 @@
-"""One version of a queue, or of each queue of a fleet, as a table."""
