@@ -11,6 +11,7 @@ import pyspark
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
+from jqueue.spark.errors import shows_one_line
 from jqueue.spark.session import require_spark
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from jqueue.spark.stream.source import ClaimReader
 
 
+@shows_one_line
 class JQueueDataSource(DataSource):
     """Queues as tables and streams, under the name `jqueue`.
 

@@ -9,9 +9,12 @@ PySpark exception. This module only looks at the text, so pyspark need not be in
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar
 
 from jqueue.domain import errors as domain
 from jqueue.domain.errors import JQueueError, StorageError
@@ -34,6 +37,44 @@ _BEHIND = re.compile(
     r"|\s+SQLSTATE: \w+"
 )
 """Text that follows a message that Java passes on."""
+
+
+Source = TypeVar("Source", bound=type)
+
+
+def shows_one_line(source: Source) -> Source:
+    """Have Spark show the line of an error of ours alone, without the frames of its Python process: a class decorator.
+
+    Spark reads the setting in the process that raised the error, which ends with it.
+    """
+
+    def shortened(method: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with _short():
+                answer = method(*args, **kwargs)
+            return _each(answer) if isinstance(answer, Iterator) else answer
+
+        return call
+
+    for name, method in list(vars(source).items()):
+        if callable(method) and (name == "__init__" or not name.startswith("_")):
+            setattr(source, name, shortened(method))
+    return source
+
+
+@contextmanager
+def _short() -> Iterator[None]:
+    try:
+        yield
+    except JQueueError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
+
+
+def _each(rows: Iterator[Any]) -> Iterator[Any]:
+    with _short():
+        yield from rows
 
 
 def cause(error: BaseException) -> JQueueError | None:

@@ -8,8 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyspark
 
@@ -32,6 +34,7 @@ DEFAULTS = {
 }
 ON_THIS_MACHINE = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
+DESCRIPTION = "spark.job.description"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOG = Path(__file__).with_name("log4j2.properties")
 
@@ -103,6 +106,46 @@ def local_session(name: str = "jqueue", master: str = "local[*]", **settings: st
         defaults = {**DEFAULTS, **ON_THIS_MACHINE}
     builder = SparkSession.builder.appName(name).master(master)
     return builder.config(map={**defaults, **wanted}).getOrCreate()
+
+
+@contextmanager
+def tagged(spark: SparkSession, name: str, description: str) -> Iterator[None]:
+    """Tag the Spark jobs of a block, and interrupt them if it fails.
+
+    Args:
+        spark: the session.
+        name: the end of the tag, which no other block has.
+        description: the jobs and their stages have it in Spark's interface.
+    """
+    tag = f"jqueue-{name}"
+    spark.addTag(tag)
+    try:
+        with described(spark, description):
+            yield
+    except BaseException:
+        with suppress(Exception):
+            spark.interruptTag(tag)
+        raise
+    finally:
+        with suppress(Exception):  # if Spark has ended, another error says so
+            spark.removeTag(tag)
+
+
+@contextmanager
+def described(spark: SparkSession, description: str) -> Iterator[None]:
+    """Have the Spark jobs of a block a description, unless the program has given them one. Spark Connect has none."""
+    context: Any = None
+    with suppress(Exception):  # of Spark Connect
+        context = spark.sparkContext
+    if context is None or context.getLocalProperty(DESCRIPTION) is not None:
+        yield
+        return
+    context.setLocalProperty(DESCRIPTION, description)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # Spark may have ended
+            context.setLocalProperty(DESCRIPTION, None)
 
 
 def task_context() -> pyspark.TaskContext | None:

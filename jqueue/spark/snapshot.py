@@ -46,6 +46,7 @@ from jqueue.domain.selection import Selection, phases_of
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import SupportsObjects, SupportsRelease
 from jqueue.runtime.system import SystemClock, SystemEntropy
+from jqueue.spark.errors import shows_one_line
 from jqueue.spark.fleet import FleetQueue, addresses_of, find_all, names_several, release_all
 from jqueue.spark.lines import columns_of, rows_of
 from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_options
@@ -283,6 +284,7 @@ class BlobLines:
 Piece = BlobLines | SegmentRows
 
 
+@shows_one_line
 class SnapshotReader(DataSourceReader):
     """Reads one version of each queue.
 

@@ -39,6 +39,7 @@ class Session:
         self.tags: list[str] = []
         self.interrupted: list[str] = []
         self.partitions: list[int] = []
+        self.properties: dict[str, str | None] = {}
 
     @property
     def sparkContext(self) -> Any:
@@ -46,7 +47,11 @@ class Session:
             from pyspark.errors import PySparkAttributeError
 
             raise PySparkAttributeError(errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": "x"})
-        return SimpleNamespace(defaultParallelism=self.cores)
+        return SimpleNamespace(
+            defaultParallelism=self.cores,
+            getLocalProperty=self.properties.get,
+            setLocalProperty=self.properties.__setitem__,
+        )
 
     def addTag(self, tag: str) -> None:
         self.tags.append(tag)

@@ -17,6 +17,7 @@ from jqueue.spark import BatchFailedError, run_batch
 from jqueue.spark.batch.run import CLAIM_TIMEOUT
 from jqueue.spark.batch.settling import HOLDERS, BatchClaims
 from jqueue.spark.claims import claiming
+from jqueue.spark.session import DESCRIPTION
 from jqueue.spark.stream.query_claims import ClaimsOfQuery, Offset
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, Discard, Rate, Retry, Snooze, Worker
@@ -394,6 +395,17 @@ def test_jobs_that_cannot_be_read_are_handed_back_unharmed_and_all_others_are_do
 
 
 # Wrong calls
+
+
+@pytest.mark.parametrize("own", [None, "nightly"])
+def test_the_stages_of_a_batch_have_a_name_in_the_interface_of_spark(url, own):
+    enqueue(url, works(1))
+    names = []
+    session = Session(lambda number: names.append(session.properties[DESCRIPTION]))
+    session.properties[DESCRIPTION] = own
+    run(url, make_worker(), session)
+    assert [own or "jqueue: run_batch"] == names
+    assert own == session.properties[DESCRIPTION]
 
 
 def test_a_batch_of_a_queue_that_does_not_exist_is_refused_and_creates_none(url):

@@ -8,6 +8,7 @@ from pyspark.sql.types import BinaryType, DoubleType
 
 from jqueue import BrokerQueue, CASConflictError, connect
 from jqueue.domain.errors import (
+    DeadlineExceededError,
     DuplicateJobError,
     InvalidJobError,
     InvalidURLError,
@@ -146,6 +147,23 @@ def test_a_request_whose_answer_is_lost_is_done_once(url, steps, pattern, texts)
     with told(fault := Fault(pattern, "unanswered")):
         write(steps, texts)
     assert (0, texts, []) == (fault.left, texts_of(url), litter_of(url))
+
+
+@pytest.mark.wide
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        ("create_object", "partition 3 was staged up to its row 1,001: "),
+        ("list_beside", "1,001 rows in 1 segment were staged"),
+    ],
+)
+def test_a_write_that_its_deadline_ends_says_how_far_it_was_and_adds_nothing(url, steps, pattern, words):
+    bulk = Write(steps, deadline=3)
+    with told(Fault(pattern, "lost", times=1000)), pytest.raises(DeadlineExceededError) as caught:
+        bulk.commit(bulk.stage(MANY, partition=3))
+    assert str(caught.value).startswith(words)
+    assert "the connection was reset" in str(caught.value)
+    assert [] == texts_of(url)
 
 
 @few_and_many

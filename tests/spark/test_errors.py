@@ -1,9 +1,11 @@
 """The error of jqueue is found in the text of an error of PySpark."""
 
+import os
+
 import pytest
 
 from jqueue.domain.errors import InvalidURLError, JQueueError, QueueFullError
-from jqueue.spark.errors import cause, one_line, plain_errors
+from jqueue.spark.errors import cause, one_line, plain_errors, shows_one_line
 
 LINE = "option maxJobs takes a whole number from 1 to 10, got '0'"
 
@@ -90,3 +92,21 @@ def test_plain_errors_raises_errors_of_jqueue_and_passes_others_through():
         with pytest.raises(type(error)) as passed, plain_errors():
             raise error
         assert error is passed.value
+
+
+@pytest.mark.parametrize(("error", "is_short"), [(InvalidURLError("bad URL"), True), (KeyError("size"), False)])
+def test_a_process_of_spark_shows_errors_of_jqueue_without_its_frames(monkeypatch, error, is_short):
+    @shows_one_line
+    class Source:
+        def partitions(self):
+            raise error
+
+        def read(self):
+            yield 1
+            raise error
+
+    for call in (Source().partitions, lambda: list(Source().read())):
+        monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
+        with pytest.raises(type(error)):
+            call()
+        assert is_short == bool(os.environ.get("SPARK_HIDE_TRACEBACK"))

@@ -88,6 +88,7 @@ def test_a_failed_task_adds_nothing_and_wrong_calls_are_one_line(spark, url, tmp
         with pytest.raises(kind) as caught, plain_errors():
             wrong()
         assert str(caught.value).startswith(words)
+        assert caught.value.__cause__ is None or 2 >= len(str(caught.value.__cause__).strip().split("\n"))
     assert "[PATH_NOT_FOUND] Path does not exist: file:/nowhere.parquet." == one_line(caught.value)
     assert ([], []) == (texts_of(url), litter_of(url))
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import pickle
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ from jqueue.domain.segments import Lease
 from jqueue.ports.log import Logger, logger_of
 from jqueue.spark.batch.children import BatchTask, do_jobs
 from jqueue.spark.claims import ClaimedJobs, Held, Staged, end_of_lease
-from jqueue.spark.session import task_context
+from jqueue.spark.session import tagged, task_context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,16 +165,7 @@ def do_on_spark(spark: SparkSession, held: Held, number: int, task: BatchTask) -
     numbers = [*(place * number // singles for place in range(singles)), *range(number, number + len(held.leases))]
     lines = [*(encode_job(record_of(job)) for job in held.jobs), *(pickle.dumps(claim) for claim in held.leases)]
     table = pa.table([numbers, range(len(lines)), lines], schema=JOBS)
-    tag = f"jqueue-{task.write_id}"
-    spark.addTag(tag)
-    try:
+    with tagged(spark, task.write_id, "jqueue: run_batch"):
         lots = spark.createDataFrame(table).repartitionById(number + len(held.leases), "partition")
         answers = lots.mapInArrow(partial(do_partition, task), from_arrow_schema(ANSWER))
         return [row.staged for row in answers.collect()]
-    except BaseException:
-        with suppress(Exception):
-            spark.interruptTag(tag)
-        raise
-    finally:
-        with suppress(Exception):  # if Spark has ended, another error says so
-            spark.removeTag(tag)

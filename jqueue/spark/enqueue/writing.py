@@ -13,7 +13,8 @@ before it removes anything.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from pyspark.sql.types import StructType
 from jqueue.connect import connect
 from jqueue.core.blob.segment_object import EncodedSegment
 from jqueue.core.blob.segment_staging import StagedTask
-from jqueue.domain.errors import InvalidJobError, JQueueError, UnknownOutcomeError
+from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, JQueueError, UnknownOutcomeError
 from jqueue.domain.fields import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.limits import Limits, check_name
@@ -37,6 +38,7 @@ from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.enqueue.columns import EXPECTED, Columns, columns_of
+from jqueue.spark.errors import shows_one_line
 from jqueue.spark.option_parsing import INTEGER, ONE_OF, SECONDS, TEXT, OptionType, parse_options, url_of
 from jqueue.spark.session import task_context
 from jqueue.spark.staging import Staging, absolute
@@ -137,24 +139,25 @@ class BulkEnqueue:
         encoder = RowEncoder(self.columns, self.limits, created_at, partition, entropy.new_id)
         new: list[NewSegment] = []
         creating: asyncio.Task[None] | None = None
-        async with self.staging.opened() as staged:
+        with _naming(lambda: f"partition {partition} was staged up to its row {encoder.jobs:,}"):
+            async with self.staging.opened() as staged:
 
-            async def create(encoded: Iterable[EncodedSegment]) -> None:
-                nonlocal creating
-                for content, entry, *_ in encoded:
-                    if creating is not None:
-                        await creating
-                    name = staged_name(app_id, version, f"{partition}-{attempt}-{entropy.new_id()[:8]}")
-                    creating = asyncio.create_task(staged.create(FOLDER + name, content))
-                    new.append(NewSegment(name, entry, created_at=created_at))
-                await asyncio.sleep(0)  # lets it go on
+                async def create(encoded: Iterable[EncodedSegment]) -> None:
+                    nonlocal creating
+                    for content, entry, *_ in encoded:
+                        if creating is not None:
+                            await creating
+                        name = staged_name(app_id, version, f"{partition}-{attempt}-{entropy.new_id()[:8]}")
+                        creating = asyncio.create_task(staged.create(FOLDER + name, content))
+                        new.append(NewSegment(name, entry, created_at=created_at))
+                    await asyncio.sleep(0)  # lets it go on
 
-            for batch in batches:
-                encoder.add(batch)
-                await create(encoder.full())
-            await create(encoder.rest())
-            if creating is not None:
-                await creating
+                for batch in batches:
+                    encoder.add(batch)
+                    await create(encoder.full())
+                await create(encoder.rest())
+                if creating is not None:
+                    await creating
         return TaskReport(app_id, StagedTask(encoder.jobs, new, frozenset(encoder.features)))
 
     async def look(self, app_id: str | None) -> tuple[int | None, datetime | None]:
@@ -176,12 +179,15 @@ class BulkEnqueue:
             JQueueError: the jobs were not added.
         """
         tasks = [report.staged for report in reports_of(messages)]
-        async with self._queue() as queue:
-            try:
-                return await queue.enqueue_staged(tasks, transaction, on_conflict=self.on_conflict)
-            except UnknownOutcomeError as error:
-                receipt: StagedReceipt = await error.resolve()
-                return receipt
+        jobs, segments = sum(task.jobs for task in tasks), sum(len(task.segments) for task in tasks)
+        phase = f"{counted(jobs, 'row')} in {counted(segments, 'segment')} were staged, and none was committed"
+        with _naming(lambda: phase):
+            async with self._queue() as queue:
+                try:
+                    return await queue.enqueue_staged(tasks, transaction, on_conflict=self.on_conflict)
+                except UnknownOutcomeError as error:
+                    receipt: StagedReceipt = await error.resolve()
+                    return receipt
 
     async def abort(self, messages: Messages, transaction: Transaction, *, alone: bool) -> None:
         """Remove the staged segments, if the write has not been committed and never will be. Log jqueue errors.
@@ -211,6 +217,15 @@ class BulkEnqueue:
         return connect(
             self.staging.url, DirectQueue, limits=self.limits, deadline=self.staging.deadline, call_timeout=CALL_TIMEOUT
         )
+
+
+@contextmanager
+def _naming(phase: Callable[[], str]) -> Iterator[None]:
+    """Have the error for a passed deadline say how far the write was."""
+    try:
+        yield
+    except DeadlineExceededError as error:
+        raise DeadlineExceededError(f"{phase()}: {error}") from None
 
 
 async def _never_lands(queue: DirectQueue, transaction: Transaction) -> bool:
@@ -244,6 +259,7 @@ def bulk_enqueue(options: Mapping[str, str], given: Mapping[str, Any], schema: S
     return BulkEnqueue(columns_of(schema, constants), staging, limits, given.get("on_conflict", "return"))
 
 
+@shows_one_line
 class BulkWriter(DataSourceArrowWriter):
     """Writes a DataFrame into a queue. Spark creates it on the driver, and pickles it for the tasks, commit and abort.
 
@@ -303,6 +319,7 @@ class BulkWriter(DataSourceArrowWriter):
         asyncio.run(self.enqueue.abort(messages, self.transaction, alone=not self.is_named))
 
 
+@shows_one_line
 class StreamSink(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a streaming query into a queue.
 

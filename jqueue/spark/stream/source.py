@@ -44,6 +44,7 @@ from jqueue.domain.models import record_of
 from jqueue.domain.operations.lookups import LeasesHeldBy
 from jqueue.ports.storage import describe
 from jqueue.spark.claims import DEADLINE, Staged, open_queue
+from jqueue.spark.errors import shows_one_line
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options
 from jqueue.spark.rows import check_schema
@@ -125,6 +126,7 @@ class UnreadNotes:
         return seen[0]
 
 
+@shows_one_line
 class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The streaming source, as Spark calls it: one call at a time.
 
