@@ -191,14 +191,19 @@ class PartitionLoop(Executions):
         slot.plan = plan = self.plans[row.entrypoint]
         slot.places, slot.phase, slot.began = places, RUNNING, self.loop.time()
         due = slot.began + (plan.seconds if row.timeout is None or plan.takes_batch else row.timeout)
-        is_simple = plan.is_simple and row.encoding != "chained" and row.id not in self._awaited
-        is_simple = is_simple and not (self._lost or self._cancelled)
+        late = due + self.cancel_grace
         for place in places:
-            marks.due[place] = due + self.cancel_grace
+            marks.due[place] = late
             marks.states[place] = BEGUN
-            each = self._rows[place]
-            is_simple = is_simple and each.failures <= self._spared and not each.cancel_requested
-        if not is_simple:
+        if (
+            not plan.is_simple
+            or row.failures > self._spared
+            or row.cancel_requested
+            or row.encoding == "chained"
+            or row.id in self._awaited
+            or self._lost
+            or self._cancelled
+        ):
             await self._execute(slot)
             return
         slot.due = due
