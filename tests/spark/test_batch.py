@@ -316,8 +316,7 @@ def test_claims_are_kept_alive_and_jobs_cancelled_meanwhile_are_stopped_or_not_b
     assert {} == left_in(url)
 
 
-@pytest.mark.parametrize("alive", [False, True])
-@pytest.mark.parametrize("in_segments", [False, True])
+@pytest.mark.parametrize(("alive", "in_segments"), [(False, False), (False, True), (True, True)])
 @in_virtual_time
 async def test_a_rerun_gets_the_jobs_of_a_dead_driver_when_their_claims_have_lasted(alive, in_segments):
     """It waits for them, but not for a driver that sends heartbeats."""

@@ -8,7 +8,7 @@ from tests.spark.batch_kills import MODES, kills
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork")]
 
-STORY = [("all", 40), ("task", 12)]
+STORY = [("all", 60), ("task", 20)]
 
 
 @pytest.mark.wide

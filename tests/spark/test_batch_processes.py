@@ -96,24 +96,6 @@ def test_a_handler_that_ends_its_process_is_found_and_is_the_only_one_charged(ur
     assert words in left[b"bad"].error
 
 
-@pytest.mark.wide
-def test_a_message_of_many_megabytes_is_read_in_a_time_that_grows_with_its_size(url):
-    """Joining each part with all before it took more than a minute."""
-    jobs, big = 600, Worker()
-
-    @big.handler("work", batch=jobs, keep_result=60)
-    async def work(payloads: list[bytes]) -> list[str]:
-        return ["x" * 60_000] * len(payloads)
-
-    enqueue(url, [Enqueue("work", b"")] * jobs)
-    records = [record_of(job) for job in call(url, lambda queue: queue.dequeue(batch_size=jobs))]
-    began = time.monotonic()
-    task = children.BatchTask(pickled(big), Staging(url, 60.0), "a")
-    staged, failure = children.do_jobs(task, ClaimedJobs(records))
-    assert ({60_000}, None) == ({len(each.result) for each in staged.outcomes}, failure)
-    assert (jobs, True) == (len(staged.outcomes), time.monotonic() - began < 20)
-
-
 def test_executors_do_not_call_the_function_for_dead_jobs_as_the_driver_commits(url, diary):
     worker = Worker(on_dead=lambda job: diary.note(job.id))
 
@@ -344,26 +326,20 @@ async def jobs(queue):
     return [job async for job in queue.iterate_jobs()]
 
 
-def test_without_fork_handlers_run_in_the_task(url, diary, monkeypatch):
-    worker = Worker()
+def test_without_fork_handlers_run_in_the_task_and_a_worker_keeps_its_settings(url, diary, monkeypatch):
+    local = Worker()
 
-    @worker.handler("work")
+    @local.handler("work")
     async def work() -> None:
         diary.note(os.getpid())
 
+    before = local.settings, local.handlers["work"].options
     enqueue(url, works(b"", b""))
     monkeypatch.delattr(os, "fork")  # as on Windows
-    assert 2 == run(url, worker).succeeded
+    monkeypatch.setattr(children, "unpickled", lambda _: local)  # a task that Spark runs in the same process again
+    assert 2 == run(url, local, timeout=7).succeeded
     assert [str(os.getpid())] * 2 == diary.read()
-
-
-def test_without_fork_a_batch_leaves_the_settings_of_a_worker_as_they_were(url, monkeypatch):
-    before = worker.settings, worker.handlers["work"].options
-    enqueue(url, works(b""))
-    monkeypatch.delattr(os, "fork")
-    monkeypatch.setattr(children, "unpickled", lambda _: worker)  # a task that Spark runs in the same process again
-    assert 1 == run(url, worker, timeout=7).succeeded
-    assert before == (worker.settings, worker.handlers["work"].options)
+    assert before == (local.settings, local.handlers["work"].options)
 
 
 # A worker on its way to executors

@@ -103,7 +103,7 @@ def test_a_named_write_killed_at_any_request_and_run_again_adds_each_row_once(tm
         bulk = Write(url, **NIGHTLY)
         bulk.commit(*[bulk.stage(part, place, place) for place, part in enumerate((texts, [b"x"]))])
 
-    for number in range(100):
+    for number in range(0, 100, 3):
         folder = tmp_path / str(number)
         folder.mkdir()
         url = f"{folder}/queue.json"
@@ -113,7 +113,7 @@ def test_a_named_write_killed_at_any_request_and_run_again_adds_each_row_once(tm
         assert [*texts, b"x"] == texts_of(url)
         if not is_killed:
             break
-    assert 5 < number < 99
+    assert 5 < number < 97
 
 
 def test_a_commit_beside_busy_writers_adds_all_rows(url):
