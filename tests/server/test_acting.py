@@ -411,8 +411,7 @@ async def test_a_worker_is_told_to_stop_unless_it_has_left(queue, app):
     queue.attend("r1", lambda at: WorkerRecord("mailer", "east", 7, at=at), lambda: None)
     await queue.enqueue("mail", b"")
     overview = (await get(app, "/api/overview")).values
-    [shown], [commit] = overview["workers_seen"], overview["writers"]
-    assert "mailer@east:7" == commit["name"]  # instead of the writer's id
+    [shown] = overview["workers_seen"]
     body = {"worker": shown["holder"]}
     assert {"done": 1, "name": "mailer@east:7"} == (await act(app, "stop-worker", body)).values
     assert [True] == [worker.stopping for worker in (await queue.stats()).workers]
