@@ -166,6 +166,7 @@ class ClientRecord(Entry, frozen=True):
         version: the version that its commit made.
         at: time of the commit, in seconds since 1970.
         refusals: number of its operations that were refused.
+        refused: the error of each refused operation, by its place in the batch; the first ones if they are many.
     """
 
     sequence: Count
@@ -173,6 +174,7 @@ class ClientRecord(Entry, frozen=True):
     version: Count
     at: float
     refusals: Count = 0
+    refused: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class BrokerSeat(Entry, frozen=True):

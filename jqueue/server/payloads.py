@@ -36,7 +36,7 @@ def without_payloads(state: QueueState) -> bytes:
             name: each.evolve(payload=b"", headers={}, declared=None, extra=None)
             for name, each in header.schedules.items()
         },
-        clients={name: each.evolve(extra=None) for name, each in header.clients.items()},
+        clients={name: each.evolve(refused={}, extra=None) for name, each in header.clients.items()},
         history=None if header.history is None else header.history.evolve(batches=(), extra=None),
         extra=None,
     )

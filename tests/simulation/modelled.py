@@ -235,9 +235,10 @@ def _group(said: Fields) -> Fields:
     return {name: value for name, value in group.items() if name not in ("opened_at", "ended_at")}
 
 
-def _batch(record: Fields) -> tuple[tuple[int, str], int, int]:
-    """Return the last batch of a client: its number and token, its version, and the number of its refusals."""
-    return (record["sequence"], record["token"]), record["version"], record.get("refusals", 0)
+def _batch(record: Fields) -> tuple[tuple[int, str], int, int, dict[str, str]]:
+    """Return the last batch of a client: its number and token, its version, and the names of its refusals."""
+    refused = {place: refusal["error"] for place, refusal in record.get("refused", {}).items()}
+    return (record["sequence"], record["token"]), record["version"], record.get("refusals", 0), refused
 
 
 def _living(holds: dict[str, tuple[str, datetime]], version: Version) -> Fields:

@@ -95,8 +95,8 @@ class PlainQueue(PlainGroups, PlainRules):
         leases: the leases by id: the attempt, the last heartbeat, the row of each job by its id, and True if it can be
             given back whole when it is stale: none of its jobs can be out of attempts.
         stuck: ids of leases that stay claimed, as not all that their end needs can be read.
-        clients: the last batch of each client of a broker: its number and token, its version, and the number of its
-            refusals.
+        clients: the last batch of each client of a broker: its number and token, its version, the number of its
+            refusals, and the names of the first ones by place.
         clients_evicted: the last version whose batch is forgotten.
         workers: the name, host and pid of each worker by the id of its run, with `stopping` if it is told to stop.
         broker: the writer, the URL and the term of the broker's seat, and the time at which it was doubted.
@@ -120,7 +120,7 @@ class PlainQueue(PlainGroups, PlainRules):
         self.counters: dict[str, tuple[int, ...]] = {}
         self.transactions: dict[str, int] = {}
         self.leases: dict[str, dict[str, Any]] = {}
-        self.clients: dict[str, tuple[tuple[int, str], int, int]] = {}
+        self.clients: dict[str, tuple[tuple[int, str], int, int, dict[str, str]]] = {}
         self.clients_evicted = 0
         self.workers: dict[str, dict[str, Any]] = {}
         self.groups: dict[str, dict[str, Any]] = {}

@@ -24,6 +24,7 @@ from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.bulk import BulkAdded, BulkConflicts, EnqueueSegments, NewSegment, StagedReceipt
 from jqueue.domain.operations.codec import (
+    REFUSALS_KEPT,
     TRAVELLING,
     AllOrNothing,
     ClientBatch,
@@ -165,8 +166,8 @@ class Replay:
         model, record = self.model, self.model.clients.get(batch.client)
         answers = list(zip(batch.operations, told, strict=True))
         if record is not None and record[0] == (batch.sequence, batch.token):
-            for operation, answer in answers:
-                self._known(operation, answer)
+            for place, (operation, answer) in enumerate(answers):
+                self._known(operation, record[3].get(str(place)), answer)
             return
         if record is not None and record[0][0] >= batch.sequence:
             raise Difference(f"batch {batch.sequence} is done, and a later one was done before")
@@ -179,12 +180,15 @@ class Replay:
                 raise Difference(f"{type(operation).__name__} was {'done' if is_late else 'not done'} at its deadline")
             self._one(operation, answer)
         if batch.again or model.changes != changes:
-            refusals = sum(map(_is_refusal, told))
-            model.clients[batch.client] = ((batch.sequence, batch.token), model.version + 1, refusals)
+            refused = {str(place): type(each).__name__ for place, each in enumerate(told) if _is_refusal(each)}
+            kept = dict(list(refused.items())[:REFUSALS_KEPT])
+            model.clients[batch.client] = ((batch.sequence, batch.token), model.version + 1, len(refused), kept)
             model.changes += 1
 
-    def _known(self, operation: Operation, told: Any) -> None:
-        if _is_beyond(told):
+    def _known(self, operation: Operation, refusal: str | None, told: Any) -> None:
+        if refusal is not None and type(told).__name__ != refusal:
+            raise Difference(f"{type(operation).__name__} was refused with {refusal}, and ends with {_short(told)}")
+        if refusal is not None or _is_beyond(told):
             return
         if isinstance(operation, lookups.TRAVELLING):
             self._one(operation, told)

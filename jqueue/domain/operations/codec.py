@@ -8,7 +8,7 @@ array with one value, whose type is what the operation's `change` returns; a ref
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, reduce
 from operator import or_
@@ -197,7 +197,7 @@ def count_of(operations: Iterable[Operation]) -> int:
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """An error of the queue as it travels.
+    """An error of the queue as it travels, and as the header keeps it.
 
     Attributes:
         error: name of its class.
@@ -208,6 +208,26 @@ class Refused(msgspec.Struct, frozen=True):
     error: str
     message: str
     about: dict[str, Any] = {}
+
+
+REFUSALS_KEPT = 16
+"""Largest number of refusals that the header keeps of a batch. The answer of each further one may get lost."""
+
+
+REFUSALS_BYTES = 8192
+"""About the largest size of what the header keeps of the refusals of a batch. There may be a thousand clients."""
+
+
+def _first_of(refused: Mapping[str, JQueueError]) -> dict[str, Refused]:
+    """Return the refusals that the header keeps."""
+    kept, size = dict[str, Refused](), 0
+    for place in [*refused][:REFUSALS_KEPT]:
+        refusal = refusal_of(refused[place])
+        size += len(_encoder.encode(refusal))
+        if size > REFUSALS_BYTES:
+            break
+        kept[place] = refusal
+    return kept
 
 
 class ClientBatch(Operation, frozen=True):
@@ -267,8 +287,9 @@ class ClientBatch(Operation, frozen=True):
                 "operations together"
             )
         if self.again or draft.savepoint() != before:
-            refusals = sum(isinstance(each, JQueueError) for each in results)
-            entry = ClientRecord(self.sequence, self.token, header.version + 1, now.timestamp(), refusals)
+            refused = {str(place): each for place, each in enumerate(results) if isinstance(each, JQueueError)}
+            kept = _first_of(refused)
+            entry = ClientRecord(self.sequence, self.token, header.version + 1, now.timestamp(), len(refused), kept)
             draft.note(header.clients, self.client, entry)
         return results
 
@@ -284,16 +305,15 @@ class ClientBatch(Operation, frozen=True):
         return len(results)
 
     def _known(self, record: ClientRecord, place: int, draft: Draft, now: datetime) -> Any:
-        """Return the result of an operation of a batch that has landed, as far as the queue still tells it.
-
-        If an operation of the batch was refused, nothing tells which one.
-        """
-        operation = self.operations[place]
+        """Return the result of an operation of a batch that has landed, as far as the queue still tells it."""
+        operation, kept = self.operations[place], record.refused
+        if (refusal := kept.get(str(place))) is not None:
+            return error_of(msgspec.convert(refusal, Refused))
+        if record.refusals > len(kept) and place > max(map(int, kept), default=-1):
+            return operation.lost_answer()
         try:
             if isinstance(operation, lookups.TRAVELLING):
                 return operation.change(draft, now)
-            if record.refusals:
-                return operation.lost_answer()
             return operation.recovered(draft, exact_time(datetime.fromtimestamp(record.at, UTC)))
         except JQueueError as error:  # of this one alone: the batch has landed
             return error if isinstance(operation, lookups.TRAVELLING) else operation.lost_answer()
