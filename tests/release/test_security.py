@@ -6,7 +6,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 UNPICKLED = {
-    "cli/jobs.py": "rows of a long list that the command itself has put into a temporary file, to sort them",
     "spark/batch/task.py": "claims that the driver of the same application has pickled",
     "spark/batch/worker_pickle.py": "the worker of the driver of the same application",
 }
