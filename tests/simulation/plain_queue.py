@@ -813,8 +813,8 @@ class PlainQueue(PlainGroups, PlainRules):
         for job_id in worked_on if asked.withheld else ():
             if any(job_id in job["waits_for"] for job in self.jobs):
                 singles.setdefault(job_id, Nack(asked.lease, charge=False))
-        for job_id, end in singles.items():
-            if job_id in worked_on:  # it was not cancelled
+        for job_id in worked_on:
+            if (end := singles.get(job_id)) is not None:
                 job = self.leave_lease(job_id)
                 (self.nack if isinstance(end, Nack) else self.ack)((job_id, job["attempt"]), end)
         for job_id in worked_on:

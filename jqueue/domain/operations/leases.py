@@ -311,7 +311,7 @@ class EndLease(Operation, frozen=True):
             draft.note_floor(floor)
 
     def _alone(self, draft: Draft, lease: str, last: int, singles: Iterable[str]) -> dict[int, JobRecord]:
-        """Return jobs of a lease by their rows, without cancelled jobs, given their ids."""
+        """Return jobs of a lease by their rows, in order, without cancelled jobs, given their ids."""
         rows, found, missing = draft.jobs.rows, dict[int, JobRecord](), set[Wanted]()
         its, index = rows.manifest.spans_there(object_of(lease)), rows.manifest.indexes.get(object_of(lease))
         for job_id in singles:
@@ -327,7 +327,7 @@ class EndLease(Operation, frozen=True):
                 raise JobNotFoundError(job_id)
         if missing:
             raise RowsMissingError(missing)
-        return found
+        return dict(sorted(found.items()))
 
     @property
     def _claim(self) -> Claim:
