@@ -103,7 +103,7 @@ test-django: ## run the tests of tests/django on another Django, DJANGO=6.1.3: D
 	sed 's/^Django==.*/Django==$(DJANGO)/' constraints.txt > .venv-django-$(DJANGO).txt && \
 	$(MAKE) --no-print-directory setup VENV=.venv-django-$(DJANGO) CONSTRAINTS=.venv-django-$(DJANGO).txt \
 	    PYTHON="$$python" EXTRAS=django,testing && \
-	.venv-django-$(DJANGO)/bin/python -m pip install -q -c .venv-django-$(DJANGO).txt hypothesis pytest-timeout sybil && \
+	.venv-django-$(DJANGO)/bin/python -m pip install -q --no-compile -c .venv-django-$(DJANGO).txt hypothesis pytest-timeout sybil && \
 	.venv-django-$(DJANGO)/bin/python -m pytest -q -m "not full and not system" tests/django $(ARGS)
 
 simulate: $(STAMP) ## run many processes on one store under every fault, in virtual time, and audit them
@@ -120,20 +120,20 @@ mutants: $(STAMP) ## put COUNT=300 faults into domain and core, drawn by SEED=1,
 	@$(BIN)/python -m tests.mutants --seed $(SEED) --count $(COUNT) $(ARGS)
 
 fuzz: $(STAMP) ## fuzz everything that reads bytes or arguments from outside
-	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[fuzz]"
+	@$(BIN)/python -m pip install -q --no-compile -c constraints.txt --no-build-isolation -e ".[fuzz]"
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 docs: $(DOCS) ## build the site, with the API reference, in build/site
-	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[docs]"
+	@$(BIN)/python -m pip install -q --no-compile -c constraints.txt --no-build-isolation -e ".[docs]"
 	@$(BIN)/python -m sphinx --jobs auto --fail-on-warning --keep-going --quiet docs build/site $(ARGS)
 	@echo "the site is in build/site: open build/site/index.html"
 
 release-check: $(STAMP) ## build the distributions in dist/, and check their bytes, size, files, metadata, licences and use
-	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[release]"
+	@$(BIN)/python -m pip install -q --no-compile -c constraints.txt --no-build-isolation -e ".[release]"
 	@$(BIN)/python -m tests.release $(ARGS)
 
 bench: $(STAMP) ## measure the queue against its first release, other queues, and the limits of disk and network
-	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[bench]"
+	@$(BIN)/python -m pip install -q --no-compile -c constraints.txt --no-build-isolation -e ".[bench]"
 	@$(BIN)/python -m benchmarks $(if $(ROWS),--rows $(ROWS)) $(if $(PEERS),--peers $(PEERS)) --runs $(RUNS) --out $(OUT)
 
 lint: $(STAMP) ## check style, format, types and layers
@@ -166,7 +166,8 @@ $(VENV)/.installed-pipeline: EXTRAS := cli,spark
 $(VENV)/.installed-docs: EXTRAS := docs,s3,gcs,azure,cli,metrics,otel,dashboard,django,testing
 $(STAMP): EXTRAS := dev,examples,formats,s3,gcs,azure,cli,metrics,otel,spark,dashboard
 
-# Repeated whenever a declared or pinned version changes. PySpark comes as source, which setuptools builds.
+# Repeated whenever a declared or pinned version changes. PySpark comes as source, which setuptools builds. What is
+# imported is compiled then: to compile all packages takes longer than a minute.
 $(STAMPS): pyproject.toml constraints.txt
 	@if ! $(BIN)/python -c "" 2>/dev/null; then \
 	    python="$(PYTHON)"; \
@@ -182,8 +183,8 @@ $(STAMPS): pyproject.toml constraints.txt
 	    echo "Building $(VENV) with $$("$$python" --version)"; \
 	    "$$python" -m venv --clear $(VENV); \
 	fi
-	@$(BIN)/python -m pip install -q -c $(CONSTRAINTS) hatchling editables setuptools
-	@$(BIN)/python -m pip install -q -c $(CONSTRAINTS) --no-build-isolation -e ".[$(EXTRAS)]"
+	@$(BIN)/python -m pip install -q --no-compile -c $(CONSTRAINTS) hatchling editables setuptools
+	@$(BIN)/python -m pip install -q --no-compile -c $(CONSTRAINTS) --no-build-isolation -e ".[$(EXTRAS)]"
 	@touch $@
 
 constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
