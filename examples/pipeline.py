@@ -253,7 +253,7 @@ def check(spark: SparkSession, files: list[tuple[str, int]], snapshot: DataFrame
 
 
 class Past:
-    """What the events of the history say."""
+    """The figures that the example prints, made of the events of the history."""
 
     def __init__(self, events: DataFrame) -> None:
         self.events = events

@@ -1,7 +1,7 @@
 """The client's side: it takes the calls of a queue object to the broker that serves the queue.
 
-Whatever goes wrong, the calls are committed by this process, as without a broker. A batch that was sent is committed
-under its number, so that it lands once, whoever commits it. A dequeue that was sent names its call, so that claims
+If the broker cannot be used, this process commits the calls itself, as without a broker. A batch that was sent is
+committed under its number, so that it lands once, whichever process commits it. A dequeue that was sent names its call, so that claims
 whose answer was lost are found, and handed back.
 """
 
@@ -228,7 +228,7 @@ class BrokerClient:
         return request in self._parked
 
     async def carry(self, requests: Sequence[Request], callers: Callers) -> list[Request]:
-        """Take calls to the broker, and return those that this process must commit itself.
+        """Send calls to the broker, and return the calls that this process must commit itself.
 
         A dequeue is answered later. The other calls are answered when this returns, as far as the broker answers.
         """

@@ -190,7 +190,7 @@ class _Mover:
             self.report.damaged.update(error.segments)
 
     async def _transfer(self, jobs: Sequence[Job]) -> None:
-        """Add jobs to the destination, then remove those that are there from the source."""
+        """Add jobs to the destination, then remove from the source each job that the destination has taken."""
         for part in _parts([job for job in jobs if not self._stays(job)]):
             arrived: list[Job] = []
             results = await _each(self.dest, [self._arrival(job) for job in part])

@@ -91,7 +91,7 @@ class QueueStats(EntrypointStats):
             marked as `lost`.
         warnings: warnings for the operator, as sentences.
         segments: number of segments beside the blob. They hold waiting jobs that are not in it.
-        segment_jobs: number of jobs in them, which are among those that are ready or scheduled.
+        segment_jobs: number of jobs in them. `ready` and `scheduled` count these jobs, too.
         segment_bytes: bytes of them.
         kept_keys: number of unique keys that are kept after their jobs, by `unique_for`.
         kept_key_bytes: bytes of the blob that they take.

@@ -198,8 +198,8 @@ class SupportsPeek(Protocol):
         """Yield the state of a job now, and at each change until it ends: it is done, dead, or leaves the queue.
 
         A change is another status or attempt, progress, a step, and what an operator changes. Changes that follow each
-        other quickly may come as one. A dead job is the last that is yielded, as is one that is done; no job is yielded
-        for one that leaves otherwise. The jobs have no payload.
+        other quickly may come as one. The last state is that of a job which is done or dead. If the job leaves the queue
+        otherwise, by a purge for example, the iteration ends without another state. The jobs have no payload.
 
         Args:
             job_id: the job, or its id.
@@ -323,7 +323,7 @@ class SupportsLeases(Protocol):
 
         Raises:
             ClaimLostError: the claim became stale, or was ended otherwise. Nothing changed.
-            JobNotFoundError: a failed job is not one of those that were worked on. Nothing changed.
+            JobNotFoundError: `failed` names a job that nobody worked on. Nothing changed.
             SegmentDamagedError: a failed job cannot be read, so that nothing can be noted with it. Nothing changed.
             DeadlineExceededError: the store did not answer in time; nothing changed.
             UnknownOutcomeError: the answer of the store was lost. Repeat the call, or call `resolve()`.
