@@ -1,8 +1,8 @@
 """The client's side: it takes the calls of a queue object to the broker that serves the queue.
 
 If the broker cannot be used, this process commits the calls itself, as without a broker. A batch that was sent is
-committed under its number, so that it lands once, whichever process commits it. A dequeue that was sent names its call, so that claims
-whose answer was lost are found, and handed back.
+committed under its number, so that it lands once, whichever process commits it. A dequeue that was sent names its call,
+so that claims whose answer was lost are found, and handed back.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class ShownLife(ShownJob):
 
 
 def _values(kind: type[msgspec.Struct], source: Any, made: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the fields of a record: from `made`, or else the attributes of `source` with the same names."""
+    """Return the values of a record by field: from `made`, or else the attribute of `source` with the same name."""
     values = {name: made[name] if name in made else getattr(source, name) for name in kind.__struct_fields__}
     return {name: instant(value) if isinstance(value, datetime) else value for name, value in values.items()}
 

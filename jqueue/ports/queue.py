@@ -198,8 +198,8 @@ class SupportsPeek(Protocol):
         """Yield the state of a job now, and at each change until it ends: it is done, dead, or leaves the queue.
 
         A change is another status or attempt, progress, a step, and what an operator changes. Changes that follow each
-        other quickly may come as one. The last state is that of a job which is done or dead. If the job leaves the queue
-        otherwise, by a purge for example, the iteration ends without another state. The jobs have no payload.
+        other quickly may come as one. The last state is that of a job which is done or dead. If the job leaves the
+        queue otherwise, by a purge for example, the iteration ends without another state. The jobs have no payload.
 
         Args:
             job_id: the job, or its id.
