@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import Limits
-from jqueue.spark.enqueue.bad_rows import reasons_of
+from jqueue.spark.enqueue.encoding import RowJudge
 from jqueue.spark.rows import SNAPSHOT_SCHEMA
 from jqueue.spark.tables import schema_of_table
 from tests.spark.spark_calls import Write, jobs_of, record_batch, schema, source, texts_of, write
@@ -183,8 +183,17 @@ def test_a_row_that_cannot_be_a_job_is_named_without_its_payload(url, columns, r
     said = refused(lambda: bulk.stage([good, good, row], partition=3))
     assert said.startswith(f"row 2 of partition 3: {words}")
     assert "secret" not in said
-    reasons = reasons_of(bulk.writer.enqueue.columns, Limits(), record_batch(columns, [good, row, good]))
-    assert [None, said.partition(": ")[2], None] == reasons
+    judge = RowJudge(bulk.writer.enqueue.columns, Limits(), NOON, 0, str)
+    assert [None, said.partition(": ")[2], None] == judge.reasons(record_batch(columns, [good, row, good]))
+
+
+def test_of_many_bad_rows_each_has_its_first_reason_also_if_a_value_of_it_cannot_be_read(url):
+    nan, columns = float("nan"), schema(x=DoubleType(), y=DoubleType(), priority=LongType())
+    rows = [(0.0, 0.0, 0), (nan, nan, 2**40), (0.0, nan, 0), (0.0, 0.0, 2**40)] * 250
+    judge = RowJudge(Write(url, columns, entrypoint="a").writer.enqueue.columns, Limits(), NOON, 0, str)
+    reasons = judge.reasons(record_batch(columns, rows))
+    assert [None, "x has a", "y has a", "priorit"] * 250 == [each and each[:7] for each in reasons]
+    assert [None] * 2 == judge.reasons(record_batch(columns, rows[::4])[:2])
 
 
 def test_a_string_that_is_not_utf_8_is_accepted_only_as_a_payload_and_a_time_must_fit_into_python(url):

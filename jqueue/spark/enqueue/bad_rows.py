@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StringType, StructType
 
 from jqueue.domain.durations import EPOCH
-from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import Limits
 from jqueue.spark.enqueue.columns import EXPECTED, Columns, columns_of
 
@@ -45,21 +44,9 @@ def _checked(
     """Yield rows with the reason why each cannot be a job."""
     import pyarrow as pa
 
+    from jqueue.spark.enqueue.encoding import RowJudge
+
+    judge = RowJudge(columns, limits, EPOCH, 0, str)
     for batch in batches:
-        reasons = pa.array(reasons_of(columns, limits, batch.select(names)), pa.string())
+        reasons = pa.array(judge.reasons(batch.select(names)), pa.string())
         yield pa.RecordBatch.from_arrays([*batch.columns, reasons], [*batch.schema.names, "reason"])
-
-
-def reasons_of(columns: Columns, limits: Limits, batch: pa.RecordBatch) -> list[str | None]:
-    """Return why each row cannot be a job; None if it can. Halves with a bad row are encoded again."""
-    from jqueue.spark.enqueue.encoding import RowEncoder
-
-    try:
-        RowEncoder(columns, limits, EPOCH, 0, str).add(batch)
-    except InvalidJobError as error:
-        if len(batch) == 1:
-            return [str(error).partition(": ")[2]]
-        half = len(batch) // 2
-        first, last = batch.slice(0, half), batch.slice(half)
-        return [*reasons_of(columns, limits, first), *reasons_of(columns, limits, last)]
-    return [None] * len(batch)

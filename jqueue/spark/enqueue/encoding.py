@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import partial
 from itertools import pairwise
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -122,23 +122,28 @@ class RowEncoder:
         return rows.encoded(common, self._fields, bulk_rest(self._new_id()), scheduled=group.scheduled)
 
     def _add(self, batch: pa.RecordBatch) -> None:
+        given = self._checked(batch)
+        for group, rows in self._grouped(pa.RecordBatch.from_pydict(self._rows(given))):
+            self._groups.extend(group, [rows])
+        self.jobs += len(batch)
+
+    # Rows that cannot be jobs
+
+    def _checked(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
+        """Return the columns by the parts of a job that they set. Rows that cannot be jobs are refused."""
         for name, place in self._columns.unset:
             why = f"{name} is not null, and the queue or an option sets it: leave it out of the INSERT"
-            self._refuse(batch.column(place).is_valid(), why)
+            self._refuse_all(batch.column(place).is_valid(), why)
         given = {"payload": self._payloads(batch)}
         for name, place in self._columns.places.items():
             column = batch.column(place)
             if name == "entrypoint":
-                self._refuse(column.is_null(), f"{name} is null")
+                self._refuse_all(column.is_null(), f"{name} is null")
             if name != "payload":
                 given[name] = column
-        for name in [*given, *self._constants]:
-            for wrong in self._faults(name, given):
-                if (number := wrong.index(True).as_py()) >= 0:
-                    self._raise_fault(number, given)
-        for group, rows in self._grouped(pa.RecordBatch.from_pydict(self._rows(given))):
-            self._groups.extend(group, [rows])
-        self.jobs += len(batch)
+        for wrong in [wrong for name in [*given, *self._constants] for wrong in self._faults(name, given)]:
+            self._refuse_all(wrong, partial(self._fault, given))
+        return given
 
     def _payloads(self, batch: pa.RecordBatch) -> pa.BinaryArray:
         place = self._columns.places.get("payload")
@@ -147,10 +152,8 @@ class RowEncoder:
             texts = [self._read(name, batch.column(number), json_of) for name, number in self._columns.fields]
             return objects_of(names, texts, len(batch))
         column = batch.column(place)
-        self._refuse(column.is_null(), "payload is null")
+        self._refuse_all(column.is_null(), "payload is null")
         return self._read("payload", column, json_of) if types.is_nested(column.type) else binary(column)
-
-    # Rows that cannot be jobs
 
     def _faults(self, name: str, given: Mapping[str, pa.Array]) -> Iterator[pa.BooleanArray]:
         """Yield columns that are true where a part of a job is wrong. A null is false.
@@ -174,40 +177,37 @@ class RowEncoder:
             yield pc.and_(column.is_valid(), given[excluded].is_valid())
 
     def _read(self, name: str, column: pa.Array, read: Callable[[pa.Array], Answer]) -> Answer:
-        """Return what a function makes of a column.
-
-        Raises:
-            InvalidJobError: it cannot read a value. The message names its row.
-        """
+        """Return what a function makes of a column. Rows whose values it cannot read are refused, and read as nulls."""
         try:
             return read(column)
         except (ValueError, ArithmeticError):
-            for number in range(len(column)):
-                try:
-                    read(column.slice(number, 1))
-                except (ValueError, ArithmeticError) as error:
-                    why = _FAULTS.get(type(error), "a time that is out of range: years are from 1 to 9999")
-                    self._raise(number, f"{name} has {why}")
-            raise
+            readable = np.ones(len(column), bool)
+            for number, error in _unreadable(column, read):
+                why = _FAULTS.get(type(error), "a time that is out of range: years are from 1 to 9999")
+                self._refuse(number, f"{name} has {why}")
+                readable[number] = False
+            return read(pc.if_else(pa.array(readable), column, pa.scalar(None, column.type)))
 
-    def _refuse(self, wrong: pa.BooleanArray, why: str) -> None:
-        """Raise an error about the first row for which `wrong` is true."""
-        if (number := wrong.index(True).as_py()) >= 0:
-            self._raise(number, why)
-
-    def _raise_fault(self, number: int, given: Mapping[str, pa.Array]) -> NoReturn:
-        """Raise the error about a wrong row, as an enqueue of this job alone finds it."""
+    def _fault(self, given: Mapping[str, pa.Array], number: int) -> str:
+        """Return why a row is wrong, as an enqueue of this job alone finds it."""
         options = {name: _value(column[number]) for name, column in given.items() if column[number].is_valid}
         try:
             Enqueue(**{"entrypoint": self._common.entrypoint, **self._constants, **options}).prepared(
                 Preparation(self._limits, 1.0, self._new_id, claim_of)
             )
         except InvalidJobError as error:
-            self._raise(number, str(error).replace("Limits(payload_bytes=...)", "the option max_payload_bytes"))
+            return str(error).replace("Limits(payload_bytes=...)", "the option max_payload_bytes")
         raise AssertionError("the row is right")
 
-    def _raise(self, number: int, why: str) -> NoReturn:
-        raise InvalidJobError(f"row {self.jobs + number} of partition {self._partition}: {why}") from None
+    def _refuse_all(self, wrong: pa.BooleanArray, why: str | Callable[[int], str]) -> None:
+        """Refuse the rows for which `wrong` is true."""
+        if wrong.true_count:
+            for number in np.flatnonzero(wrong.fill_null(False).to_numpy(zero_copy_only=False)).tolist():
+                self._refuse(number, why)
+
+    def _refuse(self, number: int, why: str | Callable[[int], str]) -> None:
+        text = why if isinstance(why, str) else why(number)
+        raise InvalidJobError(f"row {self.jobs + number} of partition {self._partition}: {text}") from None
 
     # Lines
 
@@ -263,6 +263,20 @@ class RowEncoder:
             if "since" in names:
                 is_scheduled = some["since"][0].as_py() > _micros_of(created_at)
             yield Group(entrypoint, is_scheduled, False, member, created_at), some
+
+
+class RowJudge(RowEncoder):
+    """Finds the rows that cannot be jobs. Arguments are as for `RowEncoder`."""
+
+    def reasons(self, batch: pa.RecordBatch) -> list[str | None]:
+        """Return why each row cannot be a job; None if it can."""
+        self._reasons: dict[int, str] = {}
+        self._checked(batch)
+        return [self._reasons.get(number) for number in range(len(batch))]
+
+    def _refuse(self, number: int, why: str | Callable[[int], str]) -> None:
+        if number not in self._reasons:
+            self._reasons[number] = why if isinstance(why, str) else why(number)
 
 
 class EncodedRows:
@@ -354,6 +368,21 @@ class EncodedRows:
 
 LINE_HAS = {"id", "payload", "sequence"}
 """Fields that a line, or the number of its row, tells."""
+
+
+def _unreadable(
+    column: pa.Array, read: Callable[[pa.Array], Any], first: int = 0
+) -> Iterator[tuple[int, ValueError | ArithmeticError]]:
+    """Yield the rows, numbered from `first`, whose values a function cannot read, and its errors."""
+    try:
+        read(column)
+    except (ValueError, ArithmeticError) as error:
+        if len(column) == 1:
+            yield first, error
+            return
+        half = len(column) // 2
+        yield from _unreadable(column.slice(0, half), read, first)
+        yield from _unreadable(column.slice(half), read, first + half)
 
 
 def _since(job: JobRecord) -> int:
