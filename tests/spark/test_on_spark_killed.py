@@ -21,7 +21,10 @@ from tests.spark.test_batch import works
 
 ROOT = Path(__file__).parents[2]
 
-pytestmark = [pytest.mark.full, pytest.mark.xdist_group("spark"), pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.wide, pytest.mark.xdist_group("spark programs"), pytest.mark.timeout(900)]
+
+KILLS = [1, pytest.param(3, marks=pytest.mark.full)]
+"""Numbers of kills. The first is of all processes at once, the second of the driver's Python alone."""
 
 
 @pytest.fixture(autouse=True)
@@ -55,22 +58,27 @@ def life(plan, moment=None, count=1, *, hard=True, wait=0.0):
     return last
 
 
-def test_a_named_write_killed_at_random_moments_and_run_again_adds_each_row_once(url):
+@pytest.mark.parametrize("kills", KILLS)
+def test_a_named_write_killed_at_random_moments_and_run_again_adds_each_row_once(url, kills):
     plan, chance = {"part": "enqueue", "url": url, "rows": 100_000}, random.Random(7)
-    for number in range(3):
+    for number in range(kills):
         life(plan, "write", hard=number % 2 == 0, wait=chance.uniform(0, 3))
         assert len(texts_of(url)) in (0, 100_000)
-    life(plan)
     life(plan)
     assert Counter({b"%d" % number: 1 for number in range(100_000)}) == Counter(texts_of(url))
 
 
-@pytest.mark.parametrize(("deep", "size"), [(False, 100), (True, 500)], ids=["single jobs", "leases"])
-def test_a_query_killed_between_claim_sink_and_commit_delivers_each_job_in_one_batch(url, tmp_path, deep, size):
+@pytest.mark.parametrize("kills", KILLS)
+@pytest.mark.parametrize(
+    ("deep", "size"),
+    [pytest.param(False, 100, marks=pytest.mark.full), (True, 500)],
+    ids=["single jobs", "leases"],
+)
+def test_a_query_killed_between_claim_sink_and_commit_delivers_each_job_in_one_batch(url, tmp_path, deep, size, kills):
     chance = random.Random(11)
     ids = fill_segments(url, range(4000)) if deep else enqueue(url, works(*range(800)))
     plan = {"part": "stream", "url": url, "size": size, "folder": str(tmp_path)}
-    for number, (moment, count) in enumerate([("begun", 2), ("written", 2), ("begun", 1)]):
+    for number, (moment, count) in enumerate([("written", 2), ("begun", 2), ("begun", 1)][:kills]):
         life(plan, moment, count, hard=number % 2 == 0, wait=chance.uniform(0, 0.3))
     life(plan)
     assert [] == jobs_of(url)
@@ -78,7 +86,8 @@ def test_a_query_killed_between_claim_sink_and_commit_delivers_each_job_in_one_b
     assert sorted(ids) == sorted(rows)
 
 
-def test_an_archive_of_the_history_killed_at_random_moments_has_each_event_once(url, tmp_path):
+@pytest.mark.parametrize("kills", KILLS)
+def test_an_archive_of_the_history_killed_at_random_moments_has_each_event_once(url, tmp_path, kills):
     async def work(queue):
         for _ in range(3):
             await queue.configure(history=1e9)
@@ -87,12 +96,11 @@ def test_an_archive_of_the_history_killed_at_random_moments_has_each_event_once(
             await asyncio.sleep(0.2)
 
     plan, chance = {"part": "archive", "url": url, "folder": str(tmp_path / "archive")}, random.Random(3)
-    for number in range(3):
+    for number in range(kills):
         call(url, work)
         life(plan, "archive", hard=number % 2 == 0, wait=chance.uniform(0, 4))
     call(url, work)
-    for _ in range(2):
-        assert [*range(1, 4 * 303 + 1)] == json.loads(life(plan))
+    assert [*range(1, (kills + 1) * 303 + 1)] == json.loads(life(plan))
 
 
 def test_ranges_of_a_lost_executor_and_of_a_killed_task_are_done_by_others(url, tmp_path):
