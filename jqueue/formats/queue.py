@@ -62,9 +62,10 @@ _users: WeakValueDictionary[int, StoreCalls] = WeakValueDictionary()
 
 
 class Part(NamedTuple):
-    """One operation of a call, its place among them, and the jobs that it has claimed so far."""
+    """One operation of a call, the results of the call so far, by place, and the jobs that this one has claimed."""
 
     request: Request
+    results: dict[int, Any]
     place: int
     operation: Operation
     claimed: Sequence[JobRecord] = ()
@@ -136,17 +137,16 @@ class StoreCalls(Session):
         """
         self._carried = requests
         parts = _parts_of(requests)
-        answers: dict[Request, dict[int, Any]] = {}
         backoff, fresh = Backoff(self._entropy), False  # fresh: the store was read since the calls
         read = read or self._loaded < 0 or any(map(self._needs_read, parts))
-        while parts := self._unanswered(parts, answers):
+        while parts := _unanswered(parts):
             try:
                 if read:
                     await self._refresh()
                     fresh = True
                     if any(part.operation.claims_jobs for part in parts) and not await self._sweep():
                         await self._refresh()
-                parts, read, failure = await self._do(parts, answers, fresh)
+                parts, read, failure = await self._do(parts, fresh)
                 if failure is not None:
                     raise failure
             except Exception as error:
@@ -165,21 +165,6 @@ class StoreCalls(Session):
         self._carried = []
         self.waiting: list[Request] = [request for request in requests if request.awaited]
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
-
-    def _unanswered(self, parts: Iterable[Part], answers: dict[Request, dict[int, Any]]) -> list[Part]:
-        """Return the operations still to be done. Hand back the claims of calls that have ended without an answer."""
-        left, ended = [], dict[Request, None]()
-        for part in parts:
-            results = answers.setdefault(part.request, {})
-            if not part.request.awaited:
-                ended[part.request] = None
-                results.setdefault(part.place, list(part.claimed))
-            elif part.place not in results:
-                left.append(part)
-        for request in ended:
-            results = answers.pop(request)
-            request.hand_back_claims([results.get(place, ()) for place in range(len(request.operations))])
-        return left
 
     def _needs_read(self, part: Part) -> bool:
         """Return True if an operation must see the store as it is now.
@@ -213,14 +198,11 @@ class StoreCalls(Session):
         ends = [end for _, end in self._claim_ends()]
         return min([end for end in (self._draft.jobs.order.next_due(), *ends) if end is not None], default=None)
 
-    async def _do(
-        self, parts: list[Part], answers: dict[Request, dict[int, Any]], fresh: bool
-    ) -> tuple[list[Part], bool, Exception | None]:
+    async def _do(self, parts: list[Part], fresh: bool) -> tuple[list[Part], bool, Exception | None]:
         """Do operations, of which none changes a job that another one has changed.
 
         Args:
             parts: the operations, in order.
-            answers: the results so far, which get those of the operations that were done.
             fresh: True if the store was read since the calls.
 
         Returns:
@@ -259,11 +241,11 @@ class StoreCalls(Session):
                 rest = replace(operation, batch_size=operation.batch_size - len(claimed) + len(part.claimed))
                 part, result = part._replace(operation=rest, claimed=claimed), claimed
             if error is None or (isinstance(error, JQueueError) and not isinstance(error, StorageError)):
-                self._answer(part, error or result, answers)
+                _answer(part, error or result)
                 continue
             remaining.append(part)
             if isinstance(error, JobChangedError):
-                request.in_flight = bool(claimed) or request in answers
+                request.in_flight = bool(claimed or part.results)
                 if not request.in_flight:
                     request.release(Verdict.NOT_DONE)
             else:
@@ -313,15 +295,6 @@ class StoreCalls(Session):
             self._loaded = loaded
             self._outage.written()
         return outcomes
-
-    def _answer(self, part: Part, result: Any, answers: dict[Request, dict[int, Any]]) -> None:
-        """Note the result of an operation, and answer its call if all results are there."""
-        request, results = part.request, answers.setdefault(part.request, {})
-        results[part.place] = result
-        if request.atomic and isinstance(result, JQueueError):
-            request.settle(result)
-        elif len(results) == len(request.operations):
-            request.settle([results[place] for place in range(len(results))])
 
     async def _refresh(self) -> None:
         """Read the store into the mirror, if it may have changed."""
@@ -406,8 +379,35 @@ class StoreCalls(Session):
 
 def _parts_of(requests: Iterable[Request]) -> list[Part]:
     """Return the operations of calls. Those that claim are last, so that jobs that become ready now can be claimed."""
-    parts = [Part(request, *numbered) for request in requests for numbered in enumerate(request.operations)]
+    parts = list[Part]()
+    for request in requests:
+        results: dict[int, Any] = {}
+        parts += [Part(request, results, *numbered) for numbered in enumerate(request.operations)]
     return sorted(parts, key=lambda part: part.operation.claims_jobs)
+
+
+def _unanswered(parts: Iterable[Part]) -> list[Part]:
+    """Return the operations still to be done. Hand back the claims of calls that have ended without an answer."""
+    left, ended = [], dict[Request, dict[int, Any]]()
+    for part in parts:
+        if not part.request.awaited:
+            part.results.setdefault(part.place, list(part.claimed))
+            ended[part.request] = part.results
+        elif part.place not in part.results:
+            left.append(part)
+    for request, results in ended.items():
+        request.hand_back_claims([results.get(place, ()) for place in range(len(request.operations))])
+    return left
+
+
+def _answer(part: Part, result: Any) -> None:
+    """Note the result of an operation, and answer its call if all results are there."""
+    request, results = part.request, part.results
+    results[part.place] = result
+    if request.atomic and isinstance(result, JQueueError):
+        request.settle(result)
+    elif len(results) == len(request.operations):
+        request.settle([results[place] for place in range(len(results))])
 
 
 def _current(result: Any, outcomes: dict[str, Outcome]) -> Any:

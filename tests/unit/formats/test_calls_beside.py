@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from jqueue import InvalidJobError
-from jqueue.domain.errors import StorageFatalError
-from jqueue.formats.port import Step
+from jqueue.domain.errors import DeadlineExceededError, StorageFatalError, UnknownOutcomeError
+from jqueue.formats.port import JobChangedError, Step
 from jqueue.formats.queue import StoreQueue
 from jqueue.testing.fake_clock import FakeClock
 from tests.unit.formats.places import in_each_format, open_queue
@@ -93,3 +93,23 @@ async def test_a_forked_child_can_read_while_the_parent_is_in_the_store(tmp_path
     leave.set()
     await staying
     assert 0 == os.waitstatus_to_exitcode(status)
+
+
+async def test_a_claim_that_loses_its_race_after_its_deadline_is_known_as_not_done(tmp_path):
+    leave = threading.Event()
+
+    class Lost(Faulty):
+        def carry_out(self, changes, now):
+            if self.fails(changes[0]):
+                leave.wait()
+                return [JobChangedError()]
+            return self._store.carry_out(changes, now)
+
+    store = Lost(open_queue("vsqs", tmp_path).store, lambda change: change.step is Step.CLAIM)
+    async with StoreQueue(store) as queue:
+        await queue.enqueue("work", b"payload")
+        with pytest.raises(UnknownOutcomeError) as caught:
+            await queue.dequeue(deadline=0.1)
+        leave.set()
+        with pytest.raises(DeadlineExceededError, match="certainly not done"):
+            await caught.value.resolve(60)
