@@ -18,11 +18,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec.structs import replace
 
+from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.fields import Count, Name, Positive
-from jqueue.domain.job import JobRecord
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.files import flush_names, signature_of
-from jqueue.formats.port import microseconds
+from jqueue.formats.port import microseconds, moment
 from jqueue.runtime.file_lock import FileLock, need_posix_files
 from jqueue.runtime.posix_files import (
     closing,
@@ -97,9 +98,45 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     order: Count | None = None
     finished: bool = False
 
-    def job_fields(self) -> dict[str, Any]:
-        """Return the fields of the job that are stored unchanged, without those that have their defaults."""
-        return {name: value for name in STORED if (value := getattr(self, name))}
+    def job(
+        self,
+        job_id: str,
+        entrypoint: str,
+        created: int,
+        sequence: int,
+        is_dead: bool,
+        claim: tuple[datetime, float | None, bool] | None,
+    ) -> JobRecord:
+        """Return the job, without its payload.
+
+        Args:
+            job_id: its id, if the state has none.
+            entrypoint: its entrypoint, if the state has none.
+            created: time when it was added, in microseconds since 1970, if the state has none.
+            sequence: its place in the order.
+            is_dead: True if it is dead.
+            claim: time of its last heartbeat, its timeout in seconds, and True if it is one of jqueue; None: no claim.
+        """
+        created = created if self.created is None else self.created
+        fields: dict[str, Any] = {
+            "id": job_id,
+            "entrypoint": entrypoint,
+            "payload": b"",
+            "status": JobStatus.QUEUED,
+            "created_at": moment(created),
+            "sequence": min(sequence, LARGEST_SEQUENCE),
+            "run_at": None if self.due is None else moment(self.due),
+        }
+        fields |= {name: value for name in STORED if (value := getattr(self, name))}
+        if is_dead:
+            dead_at = created if self.dead_at is None else self.dead_at
+            fields |= {"status": JobStatus.DEAD, "dead_at": moment(dead_at)}
+        elif claim is not None:
+            heartbeat_at, timeout, is_ours = claim
+            attempt = max(1, self.attempt) if is_ours else self.attempt + 1
+            fields |= {"status": JobStatus.IN_PROGRESS, "attempt": attempt}
+            fields |= {"heartbeat_at": heartbeat_at, "claim_timeout": timeout}
+        return JobRecord(**fields)
 
     def is_claim(self, token: int) -> bool:
         """Return True if the claim with this token is one of jqueue."""

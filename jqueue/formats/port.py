@@ -48,20 +48,7 @@ class Step(StrEnum):
     CLAIM = "claim"
     PROLONG = "prolong"
     RELEASE = "release"
-    BURY = "bury"
-    REVIVE = "revive"
     REMOVE = "remove"
-
-
-_BETWEEN = {
-    (None, JobStatus.QUEUED): Step.ADD,
-    (None, JobStatus.DEAD): Step.ADD,
-    (JobStatus.QUEUED, JobStatus.IN_PROGRESS): Step.CLAIM,
-    (JobStatus.IN_PROGRESS, JobStatus.IN_PROGRESS): Step.PROLONG,
-    (JobStatus.IN_PROGRESS, JobStatus.QUEUED): Step.RELEASE,
-    (JobStatus.IN_PROGRESS, JobStatus.DEAD): Step.BURY,
-    (JobStatus.DEAD, JobStatus.QUEUED): Step.REVIVE,
-}
 
 
 class StoredJob(NamedTuple):
@@ -96,10 +83,14 @@ class Change:
 
     @property
     def step(self) -> Step:
-        """The step that leads from before to after."""
+        """The step that leads from before to after. A release makes a job ready or dead."""
         if self.after is None:
             return Step.REMOVE
-        return _BETWEEN[None if self.before is None else self.before.status, self.after.status]
+        if self.before is None:
+            return Step.ADD
+        if self.after.status is not JobStatus.IN_PROGRESS:
+            return Step.RELEASE
+        return Step.CLAIM if self.before.status is JobStatus.QUEUED else Step.PROLONG
 
     @property
     def acked(self) -> bool:

@@ -22,19 +22,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.dirq.layout import ELEMENT, FOLDER, Layout, Simple
 from jqueue.formats.files import flush_names, rename_exclusively, result_or_error
+from jqueue.formats.job_files import JobFolder
 from jqueue.formats.journal import NO_STATE, Journal, State, state_of
-from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds, moment
+from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, StoredJob, microseconds, moment
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.posix_files import write_all
 
@@ -85,7 +84,7 @@ Stamp = tuple[int, int]
 """A value that changes with an element: the token of its lock, and its time."""
 
 
-class DirqStore:
+class DirqStore(JobFolder):
     """A folder of dirq as a store of jobs.
 
     Args:
@@ -97,8 +96,6 @@ class DirqStore:
         maxlock: seconds after which the lock of another program is removed; 0 means never.
     """
 
-    claims_expire_by_clock = False
-
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -109,17 +106,11 @@ class DirqStore:
         maxtemp: float = MAXTEMP,
         maxlock: float = MAXLOCK,
     ) -> None:
-        settings: dict[str, Any] = {"entrypoint": entrypoint, "umask": umask, "maxtemp": maxtemp, "maxlock": maxlock}
         self._layout = layout = Simple() if layout is None else layout
-        self.path: Path = Path(path).absolute()
-        self._rebuilt = partial(type(self), self.path, layout, **settings)
-        self.name: str = str(self.path)
-        self.entrypoint: str = entrypoint or self.path.name
+        super().__init__(path, entrypoint, layout=layout, umask=umask, maxtemp=maxtemp, maxlock=maxlock)
         self.capabilities: Capabilities = replace(OF_ALL, headers=layout.has_headers)
         self._umask, self._maxtemp, self._maxlock = umask, maxtemp, maxlock
         self._journal = Journal(self._path(f"{HIDDEN}/journal"), self.name, lambda: {name for name, _ in self._look()})
-        self._removed: dict[str, State] = {}  # the last states of names that are gone
-        self._known = False  # True if the folder was there at the last look
         self._folders: list[str] = []
         self._seen: dict[str, tuple[Stamp, State, StoredJob]] = {}
         self._aside: dict[str, float] = {}  # elements that cannot be read, and since when
@@ -128,26 +119,12 @@ class DirqStore:
         self._changed_folders: set[str] = set()
         self._tidied: float | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._rebuilt, ()
-
     def __repr__(self) -> str:
         return f"DirqStore({self.name!r}, {self._layout!r})"
-
-    def exists(self) -> bool:
-        """Return True if the folder exists."""
-        return self.path.exists()
 
     def watched(self) -> list[Path]:
         """Return the folders that change when a job is added: the queue's folder, and the last two folders in it."""
         return [self.path, *(self.path / name for name in self._folders[-2:])]
-
-    def finished(self) -> dict[str, int]:
-        """Return the jobs that any process of jqueue has acked recently, each with its attempt."""
-        return self._journal.finished()
-
-    def _path(self, name: str) -> str:
-        return f"{self.name}/{name}"
 
     # Reading
 
@@ -184,14 +161,7 @@ class DirqStore:
 
     def _look(self) -> Iterator[tuple[str, Stamp]]:
         """Yield the elements in order, then the dead jobs, each with its stamp."""
-        try:
-            names = os.listdir(self.name)
-        except FileNotFoundError:
-            names = []
-            self._check_disappeared()
-        except NotADirectoryError:
-            raise StorageFatalError(f"{self.name!r} is not a folder: a dirq queue is a folder of folders") from None
-        self._known |= bool(names)
+        names = self._names()
         if kind := self._layout.wrong_kind(names):
             raise StorageFatalError(f"{self.name!r} is a dirq queue of the kind {kind}: open it with kind={kind}")
         self._folders = sorted(filter(FOLDER.fullmatch, names))
@@ -205,26 +175,11 @@ class DirqStore:
                     yield f"{HIDDEN}/{name}", (0, 0)
 
     def _stored_job(self, name: str, token: int, state: State) -> StoredJob:
-        number, is_claim = number_of(name), not token or state.is_claim(token)
-        job: dict[str, Any] = {
-            "id": name,
-            "payload": b"",
-            "status": JobStatus.QUEUED,
-            "created_at": moment(number if state.created is None else state.created),
-            "sequence": min(number, LARGEST_SEQUENCE),
-            "entrypoint": self.entrypoint,
-            **state.job_fields(),
-        }
-        if name.startswith(DEAD):
-            job |= {"status": JobStatus.DEAD, "dead_at": moment(number if state.dead_at is None else state.dead_at)}
-        elif token:
-            job |= {
-                "status": JobStatus.IN_PROGRESS,
-                "attempt": max(1, state.attempt) if is_claim else state.attempt + 1,
-                "claim_timeout": state.timeout if is_claim else self._maxlock or NEVER,
-                "heartbeat_at": moment(token // 1000),
-            }
-        return StoredJob(JobRecord(**job), Place(name, token, is_claim))
+        number, is_ours = number_of(name), not token or state.is_claim(token)
+        timeout = state.timeout if is_ours else self._maxlock or NEVER
+        claim = (moment(token // 1000), timeout, is_ours) if token else None
+        job = state.job(name, self.entrypoint, number, number, name.startswith(DEAD), claim)
+        return StoredJob(job, Place(name, token, is_ours))
 
     def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
         """Return these jobs with their payloads and headers. Jobs that are gone or unreadable are left out."""
@@ -237,21 +192,12 @@ class DirqStore:
     # Changes: one method for each step, named after it
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
-        """Make each change by itself."""
-        outcomes: list[Outcome] = []
-        if self._known:
+        """Make each change by itself; new jobs that follow each other together."""
+        if self._was_there:
             with suppress(FileExistsError, FileNotFoundError):
                 self._mkdir(self._path(HIDDEN))  # for the journal: a file in the queue's own folder disturbs `count`
                 flush_names(self.name)
-        for adds, run in groupby(changes, lambda change: change.step is Step.ADD):
-            together = list(run)
-            if adds:
-                outcomes += self._add(together, now)
-            else:
-                outcomes += [result_or_error(getattr(self, f"_{each.step}"), each, now) for each in together]
-        removed, self._removed = self._removed, {}
-        with suppress(OSError, StorageError):  # the jobs are removed all the same
-            self._journal.write(removed, now)
+        outcomes = super().carry_out(changes, now)
         if self._tidied is None or not 0 <= now.timestamp() - self._tidied < TIDY_SECONDS:
             self._tidied = now.timestamp()
             with suppress(OSError, StorageError):
@@ -386,8 +332,6 @@ class DirqStore:
         self._layout.unlock(path)
         return StoredJob(job, Place(place.name))
 
-    _bury = _revive = _release
-
     def _remove(self, change: Change, now: datetime) -> StoredJob:
         job, place = change.old, change.place
         if not place.is_claim:
@@ -511,19 +455,14 @@ class DirqStore:
 
     def _make_folder(self, name: str) -> None:
         """Make a folder in the queue. Make the queue's own folder, too, if it was never there."""
-        self._check_disappeared()
+        if not self.exists():
+            self._check_new()
         self.path.parent.mkdir(parents=True, exist_ok=True)
         for path in (self.name, *map(self._path, (HIDDEN, *self._layout.folders, name))):
             with suppress(FileExistsError):
                 self._mkdir(path)
-        self._known = True
+        self._was_there = True
         self._changed_folders |= {self.name, str(self.path.parent)}
-
-    def _check_disappeared(self) -> None:
-        if self._known and not self.path.exists():
-            raise StorageError(
-                f"the folder {self.name!r} has disappeared: restore it, or create it to start an empty queue"
-            )
 
     def _mkdir(self, path: str) -> None:
         os.mkdir(path)

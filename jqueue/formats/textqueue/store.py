@@ -21,16 +21,16 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
 from jqueue.domain.draft import LARGEST_SEQUENCE
-from jqueue.domain.errors import BlobMissingError, StorageError
+from jqueue.domain.errors import StorageError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.files import flush_names, signature_of
+from jqueue.formats.job_files import JobFiles
 from jqueue.formats.journal import NO_STATE, Journal, State
 from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds, moment
 from jqueue.formats.textqueue.records import COMMENT, FAILED, NOTE, PROCESSED, QUEUED, Note, Record, Records, written
@@ -67,7 +67,7 @@ _CHECKED = ("status", "attempt", "heartbeat_at", "entrypoint", "headers", "max_a
 """Fields of a job that must still be as they were last seen when the job is changed."""
 
 
-class TextQueueFile:
+class TextQueueFile(JobFiles):
     """A TextQueue as a store of jobs.
 
     Args:
@@ -79,23 +79,13 @@ class TextQueueFile:
     """
 
     capabilities: Capabilities = replace(OF_ALL, job_ids=True)
-    claims_expire_by_clock = False
 
     def __init__(self, path: str | os.PathLike[str], *, entrypoint: str | None = None) -> None:
-        self.path: Path = Path(path).absolute()
-        self.entrypoint: str = entrypoint or self.path.stem
-        self.name: str = str(self.path)
+        super().__init__(path, entrypoint or Path(path).stem)
         self._folder, name = os.path.split(self.name)
         self._journal_path = os.path.join(self._folder, f".{name}.jq")
-        self._was_there = self._unflushed = self._wrote = False
+        self._unflushed = self._wrote = False
         self._forget()
-
-    def __repr__(self) -> str:
-        return f"TextQueueFile({self.name!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        make = partial(TextQueueFile, entrypoint=self.entrypoint)
-        return make, (self.path,), {"_was_there": self._was_there}
 
     def watched(self) -> tuple[Path, ...]:
         """Return the folder of the file, where changes of the file and of its journal are seen."""
@@ -104,10 +94,6 @@ class TextQueueFile:
     def store_time(self) -> datetime:
         """Return the time of this machine's clock, in UTC, which all users of the file share."""
         return SystemClock().now()
-
-    def exists(self) -> bool:
-        """Return True if the file exists."""
-        return self.path.exists()
 
     # Reading
 
@@ -127,7 +113,7 @@ class TextQueueFile:
 
     def may_have_changed(self) -> bool:
         """Return True if the file or the journal may have changed since the last scan."""
-        return self._process != process_id() or self._read_at is None or self._signature() != self._read_at
+        return self._read_at is None or self._signature() != self._read_at
 
     def _read(self, now: datetime) -> None:
         """Read the file and the journal.
@@ -143,11 +129,7 @@ class TextQueueFile:
         try:
             descriptor, self._status = open_file(self.name, os.O_RDONLY)
         except FileNotFoundError:
-            if self._was_there:
-                raise BlobMissingError(
-                    f"{self.name!r} has disappeared: restore it, or create an empty file in its place to start an "
-                    "empty queue"
-                ) from None
+            self._check_new()
             self._read_at = signature
             return
         with closing(descriptor):
@@ -200,40 +182,27 @@ class TextQueueFile:
         known, stored = record.job
         if known == key:
             return stored  # type: ignore[no-any-return]
-        note = record.note or Note("")
-        status, place = JobStatus.QUEUED, state.order
-        if record.control == FAILED:
-            status = JobStatus.DEAD
-        elif state.heartbeat is not None:
-            status = JobStatus.IN_PROGRESS
+        note, place, is_dead = record.note or Note(""), state.order, record.control == FAILED
         if place is None or place > (len(self._records.data) + 1) * PLACES_PER_BYTE:  # it was truncated since
             place = _place_of(record)
-        redone = state.dead_at is not None and status is not JobStatus.DEAD  # it was marked as queued again by hand
-        created_at = record.seen_at if note.t is None else note.t
-        values: dict[str, Any] = {}
-        if status is JobStatus.DEAD:
-            values["dead_at"] = moment(state.dead_at or state.heartbeat or created_at)
-        elif status is JobStatus.IN_PROGRESS:
-            values |= {"heartbeat_at": moment(state.heartbeat or 0), "claim_timeout": state.timeout}
-        elif settles_at is not None:
-            values["run_at"] = moment(settles_at)
+        claim = None if is_dead or state.heartbeat is None else (moment(state.heartbeat), state.timeout, True)
+        redone = state.dead_at is not None and not is_dead  # it was marked as queued again by hand
+        state = replace(
+            state,
+            entrypoint=note.ep,
+            headers=note.h,
+            max_attempts=note.max,
+            failures=0 if redone else state.failures,
+            due=settles_at if claim is None and not is_dead else None,
+            dead_at=state.dead_at or state.heartbeat,
+        )
+        created = record.seen_at if note.t is None else note.t
+        job = state.job(record.id, self.entrypoint, created, place, is_dead, claim)
+        if record.note is not None:
+            job = job.evolve(payload=self._records.payload(record))
         if record.variables:
             lines = [line.decode("utf-8", "backslashreplace") for line in record.variables]
-            values["extra"] = {"variables": lines}
-        job = JobRecord(
-            id=record.id,
-            entrypoint=note.ep or self.entrypoint,
-            payload=b"" if record.note is None else self._records.payload(record),
-            status=status,
-            sequence=place,
-            created_at=moment(created_at),
-            attempt=state.attempt or int(status is JobStatus.IN_PROGRESS),
-            failures=0 if redone else state.failures,
-            max_attempts=note.max,
-            headers=note.h,
-            error=state.error,
-            **values,
-        )
+            job = job.evolve(extra={"variables": lines})
         record.job = key, StoredJob(job, record.id)
         return record.job[1]  # type: ignore[no-any-return]
 
@@ -258,8 +227,6 @@ class TextQueueFile:
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Make each change by itself: one append, a byte for each message, and one write of the journal."""
-        if self._process != process_id():
-            self._forget()
         new = [change.new for change in changes if change.step is Step.ADD]
         try:
             if not self._was_there and not self.exists():

@@ -11,13 +11,13 @@ its unit.
 from __future__ import annotations
 
 import re
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from datetime import timedelta
+from typing import NamedTuple
 
 from jqueue.domain.draft import LARGEST_SEQUENCE
-from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.job import JobRecord
 from jqueue.formats.journal import State
-from jqueue.formats.port import moment as from_microseconds
+from jqueue.formats.port import moment
 
 DEAD = ".jqueue-dead"
 WRITING = ".new"
@@ -71,8 +71,8 @@ def key_of(place: str) -> str:
     return str(name_of(place).number)
 
 
-def _moment(number: int) -> datetime:
-    return from_microseconds(number * 1000 if number < MILLISECONDS_BELOW else number)
+def _microseconds(number: int) -> int:
+    return number * 1000 if number < MILLISECONDS_BELOW else number
 
 
 def job_of(place: str, state: State, entrypoint: str) -> JobRecord:
@@ -84,27 +84,9 @@ def job_of(place: str, state: State, entrypoint: str) -> JobRecord:
         entrypoint: entrypoint of the job if the journal has none.
     """
     number, until = name_of(place)
-    created = _moment(number) if state.created is None else from_microseconds(state.created)
-    values: dict[str, Any] = {
-        "id": str(number),
-        "entrypoint": entrypoint,
-        "payload": b"",
-        "status": JobStatus.QUEUED,
-        "created_at": created,
-        "sequence": min(number, LARGEST_TIME),
-        "run_at": None if state.due is None else from_microseconds(state.due),
-        **state.job_fields(),
-    }
-    if place.startswith(DEAD):
-        dead_at = created if state.dead_at is None else from_microseconds(state.dead_at)
-        values |= {"status": JobStatus.DEAD, "dead_at": dead_at}
-    elif until is not None and until != state.due:
-        is_claim = state.is_claim(until)  # else one of vsqs, or one whose state is about to be written
-        timeout = VISIBILITY_TIMEOUT if state.timeout is None or not is_claim else state.timeout
-        values |= {
-            "status": JobStatus.IN_PROGRESS,
-            "attempt": max(1, state.attempt) if is_claim else state.attempt + 1,
-            "heartbeat_at": _moment(until) - timedelta(seconds=timeout),
-            "claim_timeout": timeout,
-        }
-    return JobRecord(**values)
+    claim = None
+    if until is not None and until != state.due:
+        is_ours = state.is_claim(until)  # else one of vsqs, or one whose state is about to be written
+        timeout = VISIBILITY_TIMEOUT if state.timeout is None or not is_ours else state.timeout
+        claim = moment(_microseconds(until)) - timedelta(seconds=timeout), timeout, is_ours
+    return state.job(str(number), entrypoint, _microseconds(number), number, place.startswith(DEAD), claim)

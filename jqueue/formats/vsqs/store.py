@@ -22,15 +22,15 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from msgspec.structs import replace
 
-from jqueue.domain.errors import BlobMissingError, StorageError, StorageFatalError
+from jqueue.domain.errors import StorageError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.formats.files import flush_names, rename_exclusively, result_or_error
+from jqueue.formats.files import flush_names, rename_exclusively
+from jqueue.formats.job_files import JobFolder
 from jqueue.formats.journal import ABANDONED, LISTINGS, NO_STATE, Journal, State, state_of
-from jqueue.formats.port import OF_ALL, Change, Outcome, Step, StoredJob, microseconds
+from jqueue.formats.port import OF_ALL, Change, Outcome, StoredJob, microseconds
 from jqueue.formats.vsqs.messages import (
     DEAD,
     LARGEST_TIME,
@@ -56,7 +56,7 @@ MOST_LISTINGS = 20
 """Number of times that a folder is listed at most, while a listed file has another name before it is read."""
 
 
-class VsqsFolder:
+class VsqsFolder(JobFolder):
     """A queue of vsqs as a store of jobs.
 
     Args:
@@ -68,31 +68,14 @@ class VsqsFolder:
     claims_expire_by_clock = True
 
     def __init__(self, path: str | os.PathLike[str], *, entrypoint: str | None = None) -> None:
-        self.path: Path = Path(path).absolute()
-        self.entrypoint: str = entrypoint or self.path.name
-        self.name: str = str(self.path)
+        super().__init__(path, entrypoint)
         self._last_number = 0
-        self._was_there = self._unflushed = False
+        self._unflushed = False
         self._forget_all()
-
-    def __repr__(self) -> str:
-        return f"VsqsFolder({self.name!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        make = partial(VsqsFolder, entrypoint=self.entrypoint)
-        return make, (self.path,), {"_was_there": self._was_there}
 
     def watched(self) -> Sequence[Path]:
         """Return the folder: every change of a message shows in it."""
         return (self.path,)
-
-    def exists(self) -> bool:
-        """Return True if the folder exists."""
-        return self.path.exists()
-
-    def finished(self) -> dict[str, int]:
-        """Return the jobs that any process of jqueue has acked recently, each with its attempt."""
-        return self._journal.finished()
 
     # Reading
 
@@ -102,22 +85,19 @@ class VsqsFolder:
         self._since = datetime.min.replace(tzinfo=UTC)
         self._times_are_final = False
         self._journal = Journal(self._path(".jqueue-journal"), self.name, self._present)
-        self._removed: dict[str, State] = {}  # the last states of jobs that were removed, by key
         self._known: dict[str, tuple[str, State, StoredJob | None]] = {}  # by place: key, state; None for other files
         self._ids: dict[str, str] = {}  # the place of each job
 
     def may_have_changed(self) -> bool:
         """Return True if the folder may have changed since the last scan."""
-        if self._process != process_id() or not self._times_are_final or self._folder_times() != self._times:
-            return True
-        return self._journal.may_have_changed()
+        known = self._times_are_final and self._folder_times() == self._times
+        return not known or self._journal.may_have_changed()
 
     def scan(self, now: datetime) -> list[StoredJob]:
         """Return every message and every dead job. An unchanged entry is the same object as in the last scan.
 
         Raises:
-            BlobMissingError: the folder was there, and is gone.
-            StorageFatalError: the path is not a folder.
+            StorageFatalError: the path is not a folder, or the folder was there, and is gone (`BlobMissingError`).
         """
         unreadable = False
         if self._process != process_id():  # the parent may have been reading
@@ -147,20 +127,7 @@ class VsqsFolder:
 
     def _places(self) -> set[str]:
         """List the folder and the folder of dead jobs."""
-        try:
-            places = set(os.listdir(self.name))
-        except FileNotFoundError:
-            if self._was_there:
-                raise BlobMissingError(
-                    f"the folder {self.name!r} has disappeared: restore it, or restart the program (make a new "
-                    "queue object) to start an empty queue"
-                ) from None
-            return set()
-        except NotADirectoryError:
-            raise StorageFatalError(
-                f"{self.name!r} is not a folder: a vsqs queue is a folder with a file for each job"
-            ) from None
-        self._was_there = True
+        places = set(self._names())
         if DEAD in places:
             places.update(f"{DEAD}/{name}" for name in os.listdir(self._path(DEAD)))
         return places
@@ -211,20 +178,17 @@ class VsqsFolder:
     # Adding
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
-        """Make each change by itself; the new jobs together."""
-        new = [change.new for change in changes if change.step is Step.ADD]
-        added = iter(self._add(new, now) if new else ())
-        outcomes = [next(added) if change.step is Step.ADD else self._do_step(change, now) for change in changes]
-        removed, self._removed = self._removed, {}
-        with suppress(OSError, StorageError):  # the jobs are removed all the same
-            self._journal.write(removed, now)
-        return outcomes
+        """Make each change by itself; new jobs that follow each other together."""
+        for change in changes:
+            self._known.pop(change.place, None)  # a file that gets this name again must be read again
+        return super().carry_out(changes, now)
 
-    def _add(self, jobs: list[JobRecord], now: datetime) -> list[Outcome]:
+    def _add(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Add jobs: reserve their numbers, write their files at once and their states, then rename the files in order.
 
         If a rename or a flush fails, the jobs are removed again, unless another program has taken them by now.
         """
+        jobs = [change.new for change in changes]
         added: list[StoredJob] = []
         reserved: list[int] = []
         try:
@@ -318,10 +282,6 @@ class VsqsFolder:
 
     # Steps: one method for each, named after it
 
-    def _do_step(self, change: Change, now: datetime) -> Outcome:
-        self._known.pop(change.place, None)  # a file that gets this name again must be read again
-        return result_or_error(getattr(self, f"_{change.step}"), change, now)
-
     def _claim(self, change: Change, now: datetime) -> StoredJob:
         old, job = change.old, change.new
         timeout = job.claim_timeout or VISIBILITY_TIMEOUT
@@ -352,7 +312,7 @@ class VsqsFolder:
         self._note(change.place, state, now)
         return self._stored_job(self._rename(change.place, str(Name(name.number, until))), state, job.payload)
 
-    def _put(self, change: Change, now: datetime) -> StoredJob:
+    def _release(self, change: Change, now: datetime) -> StoredJob:
         """Make a job ready or dead, at its place or behind all others.
 
         At the same time the holder of the claim may prolong it, or another program may give back an expired one. Then
@@ -379,8 +339,6 @@ class VsqsFolder:
         if not is_copy:  # else the state is that of the other message
             self._removed[key_of(place)] = NO_STATE
         return self._stored_job(new, state, job.payload)
-
-    _release = _bury = _revive = _put
 
     def _remove(self, change: Change, now: datetime) -> StoredJob:
         job = change.old
@@ -411,6 +369,3 @@ class VsqsFolder:
     def _read(self, place: str) -> bytes:
         with open(self._path(place), "rb", buffering=0) as file:
             return file.readall()
-
-    def _path(self, place: str) -> str:
-        return f"{self.name}/{place}"
