@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,7 +24,6 @@ from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.events import batches_of
 from jqueue.domain.fields import LARGEST
 from jqueue.domain.header import (
-    ClientRecord,
     CommitRecord,
     Header,
     KeyHold,
@@ -114,55 +113,59 @@ def next_header(draft: Draft, commit: Commit) -> Header:
             f"the queue's object has version {write.base_version}, the largest there is: stop every program that uses "
             "the queue, and write a smaller version into the header of the object"
         )
-    commits, evicted_through = _commits(header, commit)
     version = write.base_version + 1
+    commits = dict(header.commits)
+    commits.pop(write.writer, None)
+    evicted_through = max(header.evicted_through, _evict(commits, commit, WRITERS_KEPT - 1))
     commits[write.writer] = CommitRecord(write.sequence, version, round(at, 3), round(commit.cycle, 4), write.token)
-    clients, clients_evicted = _clients(header, commit)
-    segments = draft.jobs.rows.manifest.after()
-    surplus, minutes = _finished(header, at, size_limit(draft))
-    turns, fair = running(header, draft.jobs.order.waiting() if header.turns or header.fair else {})
-    finished, attempt_floor = header.finished, header.attempt_floor
-    if surplus:
-        attempt_floor = max(attempt_floor, *islice(finished.values(), surplus))
-        finished = Table(dict(islice(finished.items(), surplus, None)))
     return msgspec.structs.replace(
         header,
         version=version,
         queue=commit.queue,
         commits=commits,
         evicted_through=evicted_through,
-        clients=clients,
-        clients_evicted=clients_evicted,
-        finished=finished,
-        finished_minutes=minutes,
-        holds=_holds(header, at),
-        attempt_floor=attempt_floor,
         last_sequence=draft.jobs.last_sequence,
-        recent=_recent(header, at) if header.recent else header.recent,
-        recent_keys=_recent_keys(header, at) if header.recent_keys else header.recent_keys,
-        turns=turns,
-        fair=fair,
-        transactions=_transactions(header, at) if header.transactions else header.transactions,
         counters=with_moves(header.counters, draft.moves, commit.now, draft.bulk_moves),
-        workers=with_workers(header.workers, commit.workers, at),
-        history=_history(draft, commit),
-        segments=segments,
-        retired=retired_after(draft.jobs.rows.manifest.committed, segments, header.retired, at, commit.retention),
+        **_changed_tables(draft, commit, at),
     )
 
 
-def _commits(header: Header, commit: Commit) -> tuple[dict[str, CommitRecord], int]:
-    """Return the commit table without the writer's own record and without old records, and `evicted_through`."""
-    commits = dict(header.commits)
-    commits.pop(commit.id.writer, None)
-    gone = _old(commits, commit, WRITERS_KEPT - 1)
-    if not gone:
-        return commits, header.evicted_through
-    return commits, max([header.evicted_through, *(commits.pop(writer).version for writer in gone)])
+def _changed_tables(draft: Draft, commit: Commit, at: float) -> dict[str, Any]:
+    """Return the fields of the header that time or the commit changes, as far as this queue uses them.
+
+    Args:
+        draft: the queue.
+        commit: the commit.
+        at: its time, in seconds since 1970.
+    """
+    header, manifest, changed = draft.header, draft.jobs.rows.manifest, dict[str, Any]()
+    if header.finished or header.finished_minutes:
+        changed |= _finished(header, at, size_limit(draft))
+    if header.clients:
+        changed["clients"] = clients = dict(header.clients)
+        changed["clients_evicted"] = max(header.clients_evicted, _evict(clients, commit, CLIENTS_KEPT))
+    if header.holds:
+        changed["holds"] = _holds(header, at)
+    if header.recent:
+        changed["recent"] = _recent(header, at)
+    if header.recent_keys:
+        changed["recent_keys"] = _recent_keys(header, at)
+    if header.turns or header.fair:
+        changed["turns"], changed["fair"] = running(header, draft.jobs.order.waiting())
+    if header.transactions:
+        changed["transactions"] = _transactions(header, at)
+    if header.workers or commit.workers:
+        changed["workers"] = with_workers(header.workers, commit.workers, at)
+    if header.history is not None or header.settings.history is not None:
+        changed["history"] = _history(draft, commit)
+    if manifest.committed or manifest.segments or header.retired:
+        changed["segments"] = segments = manifest.after()
+        changed["retired"] = retired_after(manifest.committed, segments, header.retired, at, commit.retention)
+    return changed
 
 
-def _finished(header: Header, at: float, blob_bytes: int) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Return the number of the oldest finished ids to forget, and the minutes of all others with their numbers."""
+def _finished(header: Header, at: float, blob_bytes: int) -> dict[str, Any]:
+    """Return the fields about finished ids, without the oldest ids that are forgotten. They count by the minute."""
     finished, minutes, surplus = large(header.finished), list(header.finished_minutes), 0
     minute = int(round(at, 3) // 60)
     if fresh := len(finished) - sum(number for _, number in minutes):
@@ -176,13 +179,17 @@ def _finished(header: Header, at: float, blob_bytes: int) -> tuple[int, tuple[tu
         minutes = [(minutes[0][0], old), *(each for each in minutes if each[0] >= since)]
     if finished.size > finished_limit(blob_bytes):
         surplus = max(surplus, -(-len(finished) // 4))
+    if not surplus:
+        return {"finished_minutes": tuple(minutes)}
+    floor = max(header.attempt_floor, *islice(finished.values(), surplus))
+    kept = Table(dict(islice(finished.items(), surplus, None)))
     left = surplus
     while left:
         began, number = minutes.pop(0)
         if number > left:
             minutes.insert(0, (began, number - left))
         left -= min(left, number)
-    return surplus, tuple(minutes)
+    return {"finished": kept, "finished_minutes": tuple(minutes), "attempt_floor": floor}
 
 
 def _holds(header: Header, at: float) -> dict[str, KeyHold]:
@@ -194,32 +201,24 @@ def _holds(header: Header, at: float) -> dict[str, KeyHold]:
     return holds if len(living) == len(holds) else Table(living)
 
 
-def _clients(header: Header, commit: Commit) -> tuple[dict[str, ClientRecord], int]:
-    """Return the table of clients without old records, and the highest version of the dropped records."""
-    if not header.clients:
-        return header.clients, header.clients_evicted
-    clients = dict(header.clients)
-    gone = _old(clients, commit, CLIENTS_KEPT)
-    return clients, max([header.clients_evicted, *(clients.pop(client).version for client in gone)])
+def _evict(records: dict[str, Any], commit: Commit, kept: int) -> int:
+    """Remove the records that are too old by their age and version, or too many. Return the highest version of them.
 
-
-def _old(records: Mapping[str, CommitRecord] | Mapping[str, ClientRecord], commit: Commit, kept: int) -> list[str]:
-    """Return the keys of the records that are too old by their age and version, or too many."""
+    Args:
+        records: of commits or clients.
+        commit: the commit that is made.
+        kept: largest number of records that stay.
+    """
     at, version = commit.now.timestamp(), commit.id.base_version - commit.versions_kept
-    evicted = [key for key, record in records.items() if at - record.at > WRITER_AGE and record.version <= version]
-    surplus = len(records) - len(evicted) - kept
-    if surplus > 0:
-        gone = set(evicted)
-        oldest = sorted((record.version, key) for key, record in records.items() if key not in gone)
-        evicted += [key for _, key in oldest[:surplus]]
-    return evicted
+    gone = [key for key, record in records.items() if at - record.at > WRITER_AGE and record.version <= version]
+    if (surplus := len(records) - len(gone) - kept) > 0:
+        gone += sorted(records.keys() - gone, key=lambda key: (records[key].version, key))[:surplus]
+    return max([records.pop(key).version for key in gone]) if gone else 0
 
 
 def _history(draft: Draft, commit: Commit) -> HistoryHeader | None:
     """Return the history after the commit, without the events that are in an object. All events of the commit stay."""
     history, settings, now = draft.header.history, draft.header.settings, commit.now
-    if history is None and settings.history is None:
-        return None
     if history is not None and commit.moved is not None:
         history = trimmed(history, commit.moved)
     if settings.history is None:

@@ -136,8 +136,6 @@ def with_buckets(known: Durations, buckets: Iterable[tuple[int, int]], seconds: 
 
 def with_durations(known: Durations, durations: Mapping[float, int]) -> Durations:
     """Return a histogram with more durations, given with the number of each. One below 0 counts as 0: clocks differ."""
-    if not durations:
-        return known
     buckets = [(bucket_of(seconds), number) for seconds, number in durations.items()]
     return with_buckets(known, buckets, sum([seconds * number for seconds, number in durations.items() if seconds > 0]))
 
@@ -195,7 +193,8 @@ class _Sums:
     def counters(self, at: float) -> Counters:
         """Return the counters after the commit, at a time in seconds since 1970."""
         known = self.known
-        waits, runs = with_durations(known.waits, self.waits), with_durations(known.runs, self.runs)
+        waits = with_durations(known.waits, self.waits) if self.waits else known.waits
+        runs = with_durations(known.runs, self.runs) if self.runs else known.runs
         return Counters(tuple(self.totals), waits, runs, windows_after(known, at), max(at, known.at))
 
 

@@ -18,7 +18,7 @@ from jqueue.domain.errors import (
     QueueFullError,
     SegmentDamagedError,
 )
-from jqueue.domain.header import CANCELLED_KEPT, BrokerSeat, Header, SetAside, large
+from jqueue.domain.header import CANCELLED_KEPT, BrokerSeat, Header, SetAside, Table, large
 from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
 from jqueue.domain.limits import (
     END_BYTES,
@@ -630,7 +630,8 @@ class Draft:
 
     def take_header(self, header: Header) -> None:
         """Take over another header. Its tables become the draft's. Cannot be undone."""
-        header.finished, header.holds = large(header.finished), large(header.holds)
+        if not isinstance(header.finished, Table):  # as it was read
+            header.finished, header.holds = Table(header.finished), Table(header.holds)
         self.header = header
         if self.jobs.last_sequence < header.last_sequence <= LARGEST_SEQUENCE:
             self.jobs.last_sequence = header.last_sequence
@@ -713,10 +714,8 @@ def check_holds(draft: Draft, size: int) -> None:
     Raises:
         QueueFullError: there is no room for them.
     """
-    if not size:
-        return
     most = int(enqueue_share(size_limit(draft)) * HOLDS_SHARE)
-    held, waiting = held_bytes(draft.header), draft.jobs.keys_to_hold
+    held, waiting = held_bytes(draft.header.holds), draft.jobs.keys_to_hold
     waiting += sum(each.holds * each.waiting // each.rows for each in draft.header.segments.values() if each.holds)
     if held + waiting + size > most:
         raise QueueFullError(

@@ -32,14 +32,12 @@ ENDED_KEPT, ENDED_AGE = 256, 86_400.0
 _LIVE = frozenset((QUEUED, IN_PROGRESS))
 
 
-def check_member(draft: Draft, group: str | None) -> None:
+def check_member(draft: Draft, group: str) -> None:
     """Check that a group takes more jobs: it is open, or some member of it waits or runs.
 
     Raises:
         GroupEndedError: it has ended, or the queue does not know it.
     """
-    if group is None:
-        return
     record = draft.header.groups.get(group)
     if record is None:
         raise GroupEndedError(group, "is not known to the queue: open it with `async with queue.group(...)` first")

@@ -328,8 +328,8 @@ class Table(dict[str, Any]):
 
     @property
     def size(self) -> int:
-        """Number of bytes of the text."""
-        return sum(map(len, self.text()))
+        """Number of bytes that it takes in the blob: an empty table is left out."""
+        return sum(map(len, self.text())) if self else 0
 
 
 def large(table: Mapping[str, Any]) -> Table:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import msgspec
@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.fields import LARGEST, PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders
-from jqueue.domain.header import GroupRecord, Header, large
+from jqueue.domain.header import GroupRecord, Header, KeyHold, large
 from jqueue.domain.job import JobRecord, Progress
 from jqueue.domain.rules import Schedule
 
@@ -175,9 +175,8 @@ def written_bytes(text: str) -> int:
     return len(quoted) if quoted.isascii() else len(quoted.encode())
 
 
-def exact(text: str) -> str:
-    """Return a text as a `str` itself. The encoder of the queue takes no object of a class derived from it."""
-    return text if type(text) is str else str.__str__(text)
+exact: Callable[[str], str] = str.__str__
+"""Returns a text as a `str` itself. The encoder of the queue takes no object of a class derived from it."""
 
 
 def check_name(what: str, value: object, limits: Limits) -> str:
@@ -244,13 +243,8 @@ def check_integer(what: str, value: object, low: int, high: int) -> int:
     return value
 
 
-def check_priority(value: object) -> int:
-    """Return a priority: a signed 32-bit integer.
-
-    Raises:
-        InvalidJobError: the value is not such an integer.
-    """
-    return check_integer("priority", value, PRIORITY_MIN, PRIORITY_MAX)
+check_priority: Callable[[object], int] = partial(check_integer, "priority", low=PRIORITY_MIN, high=PRIORITY_MAX)
+"""Returns a priority: a signed 32-bit integer. Errors are as for `check_integer`."""
 
 
 def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHeaders:
@@ -364,18 +358,20 @@ def bytes_taken(job_bytes: int, header: Header, queued: int) -> int:
 
     These are the lines of jobs, the growth of those of waiting jobs, keys held for gone jobs, cron entries and groups.
     """
-    schedules = sum(map(schedule_bytes, header.schedules.values()))
-    return job_bytes + END_BYTES * queued + held_bytes(header) + schedules + groups_bytes(header.groups)
+    taken = job_bytes + END_BYTES * queued + sum(map(schedule_bytes, header.schedules.values()))
+    if header.holds:
+        taken += held_bytes(header.holds)
+    return taken + groups_bytes(header.groups) if header.groups else taken
 
 
 def groups_bytes(groups: Mapping[str, GroupRecord]) -> int:
     """Return the number of bytes that the counters of groups take in the blob."""
-    return len(msgspec.json.encode(groups)) if groups else 0
+    return len(msgspec.json.encode(groups))
 
 
-def held_bytes(header: Header) -> int:
+def held_bytes(holds: Mapping[str, KeyHold]) -> int:
     """Return the number of bytes of the unique keys that are kept after their jobs."""
-    return large(header.holds).size if header.holds else 0
+    return large(holds).size
 
 
 def hold_bytes(job: JobRecord) -> int:

@@ -101,9 +101,10 @@ class SegmentRows:
     def adopt(self, segments: Mapping[str, Segment]) -> None:
         """Take over another manifest, and forget loaded rows that are taken in it."""
         before = self.manifest.committed
-        moved, doubtful = self.manifest.adopt(segments)
-        if not before and not segments:
+        if not (before or segments):
+            self.manifest.segments = segments
             return
+        moved, doubtful = self.manifest.adopt(segments)
         leases = self.manifest.leases()
         self._leased = {job_id: each for job_id, each in self._leased.items() if each.lease in leases}
         for job_id, (name, row) in list(self.of.items()) if doubtful else ():

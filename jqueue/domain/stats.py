@@ -205,7 +205,7 @@ class StatsBuilder:
                 f"jobs of one entrypoint, and a queue has at most {SEGMENTS_KEPT} segments. Use fewer entrypoints, or "
                 "several queues"
             )
-        if (keys := held_bytes(header)) > min(MANY_KEY_BYTES, WARN_SHARE * HOLDS_SHARE * most):
+        if (keys := held_bytes(header.holds)) > min(MANY_KEY_BYTES, WARN_SHARE * HOLDS_SHARE * most):
             warnings.append(
                 f"{counted(len(header.holds), 'unique key')} of done jobs, kept by unique_for, take {keys} of the "
                 f"{int(HOLDS_SHARE * most)} bytes that they may use, and each commit writes them: give jobs a shorter "

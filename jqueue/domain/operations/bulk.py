@@ -254,8 +254,9 @@ class EnqueueSegments(Operation, frozen=True):
                 f"no room for {counted(len(named), 'more segment')} of jobs: the queue has {there} of at most "
                 f"{SEGMENTS_KEPT}. Wait until workers have caught up, or enqueue jobs of fewer entrypoints at a time"
             )
-        check_holds(draft, sum(each.segment.holds for each in named))
-        for group in dict.fromkeys(each.segment.group for each in named):
+        if holds := sum(each.segment.holds for each in named):
+            check_holds(draft, holds)
+        for group in dict.fromkeys(each.segment.group for each in named if each.segment.group is not None):
             check_member(draft, group)
         remember(draft, self.transaction, now)
         offset = draft.jobs.last_sequence

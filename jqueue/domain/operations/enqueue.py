@@ -85,9 +85,7 @@ def drop_outlived(draft: Draft, now: datetime) -> None:
 
 def stored_bytes(job: JobRecord) -> int:
     """Return about how many bytes a job takes in the blob."""
-    size = LINE_BYTES + len(job.payload) * 4 // 3
-    size += written_bytes(job.entrypoint) + written_bytes(job.id) + 8
-    size += options_bytes(job)
+    size = LINE_BYTES + len(job.payload) * 4 // 3 + written_bytes(job.entrypoint + job.id) + 10 + options_bytes(job)
     if job.payload_object is not None:
         size += OBJECT_BYTES
     if job.error is not None:  # of a job that comes from another queue
@@ -109,8 +107,10 @@ def add(draft: Draft, job: JobRecord, verb: Verb) -> JobRecord:
         QueueFullError: there is no room for it.
     """
     size = stored_bytes(job)
-    check_member(draft, job.group)
-    check_holds(draft, hold_bytes(job))
+    if job.group is not None:
+        check_member(draft, job.group)
+    if job.unique_for:
+        check_holds(draft, hold_bytes(job))
     take_space(draft, size, f"a job of {size} bytes")
     draft.move(None, verb, job, job.status)
     if job.concurrency_key is not None:
