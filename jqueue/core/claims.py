@@ -114,8 +114,7 @@ class ClaimRegistry:
         if isinstance(reference, str):
             held = self._held.get(reference)
             attempt = 0 if held is None or held[3] is not None else held[0]
-            job_id = reference if type(reference) is str else exact(reference)
-            return tuple.__new__(Claim, (job_id, attempt))  # as `Claim(...)`, without a call of a Python function
+            return tuple.__new__(Claim, (exact(reference), attempt))  # as `Claim(...)`, without a Python function
         if isinstance(reference, Job):
             return Claim(reference.id, reference.attempt)
         if isinstance(reference, Claim):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -223,16 +223,19 @@ class Order:
                 self._keyed += 1
                 if status is IN_PROGRESS:
                     _count(self.running_keys, _key_in(key, after.holder), 1)
-        if (parents := _parents_of(before)) != (others := _parents_of(after)):
-            self._relate(before or after, parents, others)
+        if (before is not None and before.after) or (after is not None and after.after):
+            self._relate(before, after)
 
-    def _relate(self, job: JobRecord | None, before: Collection[str], after: Collection[str]) -> None:
-        """Take note that a job has other parents, or needs them no longer. The last to need a result lets it go."""
+    def _relate(self, before: JobRecord | None, after: JobRecord | None) -> None:
+        """Take note of the parents that a job needs. The last job to need the result of one lets it go."""
+        job, parents, needed = before or after, _parents_of(before), _parents_of(after)
         assert job is not None
-        for parent in after:
+        if parents == needed:
+            return
+        for parent in needed:
             self.children.setdefault(parent, {})[job.id] = None
-        for parent in before:
-            if parent not in after:
+        for parent in parents:
+            if parent not in needed:
                 del self.children[parent][job.id]
                 if not self.children[parent]:
                     del self.children[parent]
