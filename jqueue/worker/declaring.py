@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Container, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.job import Encoding
 from jqueue.domain.operations.lookups import CountQueued
 from jqueue.domain.operations.rules import SetLimits, SetSchedule
 from jqueue.domain.rules import is_overridden
@@ -33,33 +31,10 @@ MAX_NAMED = 10
 """Largest number of entrypoints or cron entries that one warning names."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cron:
-    """A schedule on which jobs of a handler are enqueued.
-
-    Attributes:
-        name: name of the schedule. The same name is the same schedule, in every worker.
-        cron: five fields, as in a crontab, or six, the first for seconds.
-        timezone: time zone of the fields.
-        handler: the handler of the jobs.
-        payload: payload of the jobs, encoded.
-        encoding: how it is encoded: see `Job`.
-        unique_key: unique key of the jobs, or None.
-    """
-
-    name: str
-    cron: str
-    timezone: str
-    handler: Handler[..., Any]
-    payload: bytes
-    encoding: Encoding | None
-    unique_key: str | None = None
-
-
 async def declare(
     queue: Operator,
     handlers: Iterable[Handler[..., Any]],
-    crons: Iterable[Cron],
+    crons: Iterable[SetSchedule],
     health: QueueHealth,
 ) -> None:
     """Set all limits and schedules concurrently, and repeat each call until it succeeds. Equal values change nothing.
@@ -82,22 +57,7 @@ async def declare(
             operations.append(SetLimits(handler.entrypoint, **limits, by="program"))
     for cron in crons:
         queue.capabilities.require("schedules")
-        options = cron.handler.options
-        operations.append(
-            SetSchedule(
-                cron.name,
-                cron.cron,
-                cron.handler.entrypoint,
-                cron.payload,
-                timezone=cron.timezone,
-                priority=options.priority,
-                max_attempts=options.attempts_said,
-                unique_key=cron.unique_key,
-                keep_result=options.keep_result,
-                by="program",
-                encoding=cron.encoding,
-            )
-        )
+        operations.append(cron)
     await all_at_once(*(_until_done(queue, each, health) for each in operations))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, cast
 
@@ -274,16 +274,22 @@ def _through_json(adapter: TypeAdapter[Any], value: Any, **options: Any) -> tupl
 @functools.lru_cache(maxsize=1024)
 def _reads_aliases(adapter: TypeAdapter[Any]) -> bool:
     """True if each alias that a type writes is one that it reads. If not, its fields are written by name."""
-    return _is_read(adapter.core_schema)
+    return all(map(_reads_its_alias, _schemas_in(adapter.core_schema)))
 
 
-def _is_read(schema: Any) -> bool:
-    """True if each alias that is written in a pydantic core schema is also read, at any depth."""
-    if not isinstance(schema, Mapping):
-        return not isinstance(schema, list | tuple) or all(map(_is_read, schema))
+def _reads_its_alias(schema: Mapping[str, Any]) -> bool:
     written, read = schema.get("serialization_alias"), schema.get("validation_alias")
-    is_read = written is None or read in (written, [written]) or (isinstance(read, list) and [written] in read)
-    return is_read and all(map(_is_read, schema.values()))
+    return written is None or read in (written, [written]) or (isinstance(read, list) and [written] in read)
+
+
+def _schemas_in(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the mappings in a pydantic core schema, at any depth."""
+    parts: Iterable[Any] = schema if isinstance(schema, list | tuple) else ()
+    if isinstance(schema, Mapping):
+        yield schema
+        parts = schema.values()
+    for part in parts:
+        yield from _schemas_in(part)
 
 
 def _lost(sent: Any, came: Any, adapter: TypeAdapter[Any], encodes_alike: Callable[[], bool]) -> tuple[str, ...] | None:
@@ -361,18 +367,15 @@ def _key_of(value: Any) -> Any:
 @functools.lru_cache(maxsize=128)
 def names_of(adapter: TypeAdapter[Any]) -> frozenset[str]:
     """Return the field names of a type. Only they may be shown in the place of a problem; other keys are payload."""
-    return frozenset(_names_in(adapter.core_schema))
+    names = set[str]()
+    for schema in _schemas_in(adapter.core_schema):
+        names.update(schema[key] for key in _NAMES if isinstance(schema.get(key), str))
+        names.update(schema["fields"] if isinstance(schema.get("fields"), Mapping) else ())
+    return frozenset(names)
 
 
-def _names_in(schema: Any) -> set[str]:
-    """Return the names in a pydantic core schema, at any depth."""
-    if not isinstance(schema, Mapping):
-        parts = schema if isinstance(schema, list | tuple) else ()
-        return set().union(*map(_names_in, parts))
-    names = {schema[key] for key in ("name", "alias", "validation_alias") if isinstance(schema.get(key), str)}
-    fields = schema.get("fields")
-    names.update(fields if isinstance(fields, Mapping) else ())
-    return names.union(*map(_names_in, schema.values()))
+_NAMES = ("name", "alias", "validation_alias")
+"""The keys of a pydantic core schema with names of a field."""
 
 
 def _problem_of(error: Exception, adapter: TypeAdapter[Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from jqueue.domain.cron import check_cron
 from jqueue.domain.errors import InvalidJobError
-from jqueue.worker.declaring import Cron
+from jqueue.domain.operations.rules import SetSchedule
 from jqueue.worker.handler_options import (
     HandlerArguments,
     HandlerOptions,
@@ -43,14 +43,14 @@ class Router:
 
     Attributes:
         handlers: the handlers, by entrypoint.
-        crons: the cron entries of the handlers.
+        crons: the operations that set the cron entries of the handlers.
         workers: the workers that include it.
     """
 
     def __init__(self, prefix: str = "", **defaults: Unpack[OtherArguments]) -> None:
         HandlerOptions(**defaults)  # checks them
         self.handlers: dict[str, Handler[..., Any]] = {}
-        self.crons: list[Cron] = []
+        self.crons: list[SetSchedule] = []
         self.workers: list[Router] = []
         self._prefix = prefix
         self._middlewares = [each for each in defaults.get("middleware", ()) if has_async(each)]
@@ -133,8 +133,21 @@ class Router:
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             handler = self._handler(function, name, checked, sys._getframe(1).f_locals)
-            entry = Cron(handler.entrypoint, cron, timezone, handler, *handler.encode(payload), unique_key)
+            encoded, encoding = handler.encode(payload)
             check_cron(cron, timezone)
+            entry = SetSchedule(
+                handler.entrypoint,
+                cron,
+                handler.entrypoint,
+                encoded,
+                timezone=timezone,
+                priority=checked.priority,
+                max_attempts=checked.attempts_said,
+                unique_key=unique_key,
+                keep_result=checked.keep_result,
+                by="program",
+                encoding=encoding,
+            )
             self._register(handler)
             self.crons.append(entry)
             return handler

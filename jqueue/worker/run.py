@@ -21,6 +21,7 @@ from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, WorkerRecord
 from jqueue.domain.limits import exact
+from jqueue.domain.operations.rules import SetSchedule
 from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue, SupportsOffering, SupportsWorkers
@@ -30,7 +31,7 @@ from jqueue.runtime.tasks import all_at_once
 from jqueue.telemetry.exporters import observed
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.deaths import Deaths
-from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons, warn_of_unhandled_jobs
+from jqueue.worker.declaring import declare, warn_of_unhandled_crons, warn_of_unhandled_jobs
 from jqueue.worker.executions import Equipment, equipment_of
 from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
@@ -74,7 +75,7 @@ class Run:
     Args:
         settings: the settings of the worker.
         handlers: its handlers, by entrypoint.
-        crons: its cron entries.
+        crons: set its cron entries.
         queues: the queues whose jobs it does, each once.
         drain: True to end when nothing is left to do.
         signals: True to stop at signals.
@@ -84,7 +85,7 @@ class Run:
         self,
         settings: WorkerSettings,
         handlers: Mapping[str, Handler[..., Any]],
-        crons: Sequence[Cron],
+        crons: Sequence[SetSchedule],
         queues: Sequence[JobQueue],
         *,
         drain: bool,

@@ -93,7 +93,7 @@ class BatchClaims:
         """
         queue, names, worker = self.queue, self.names, self.worker
         await check_queue(queue)
-        crons = [cron for cron in worker.crons if cron.handler.entrypoint in names]
+        crons = [cron for cron in worker.crons if cron.entrypoint in names]
         handlers = [worker.handlers[name] for name in names]
         await declare(queue, handlers, crons, QueueHealth("the queue", queue.options.entropy))
         [backlog] = await queue.apply(LookAtBacklog(names))
