@@ -142,11 +142,9 @@ class Claimer(Observer):
         if not self._is_one_of_several:
             return await state.claim(names, asked)
         state.claiming = min(asked, state.room)
-        state.slots.free -= state.claiming
         try:
             return await state.claim(names, asked, deadline=None if is_slow else SLOW)
         finally:
-            state.slots.free += state.claiming
             state.claiming = 0
             state.slots.wake_others(state)
 

@@ -112,8 +112,6 @@ class Execution:
         phase: the phase.
         jobs: the jobs to call it with. Jobs that fail before the call leave this list.
         unstopped: number of those jobs that were neither told to stop nor decided about.
-        occupants: number of reasons for which its slot is taken: its handler, until it has ended, and each of its jobs,
-            until the outcome is on its way to the queue.
         context: the context of the call; None if neither the handler nor middleware takes one.
         task: the task that runs the handler.
         began: time at which the handler was called, on the loop's clock.
@@ -124,7 +122,6 @@ class Execution:
     phase: Phase = Phase.WAITING
     jobs: list[HeldJob] = field(default_factory=list)
     unstopped: int = 0
-    occupants: int = 0
     context: Context | BatchContext | None = None
     task: asyncio.Task[None] | None = None
     began: float = 0.0

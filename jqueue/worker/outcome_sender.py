@@ -59,19 +59,17 @@ class OutcomeSender:
                         raise state.slots.failure
                 plain = self._take()
                 try:
-                    again, error = await self._send(plain, min(MAX_BATCH, self._state.call_limit))
+                    failure = await self._send(plain)
                 except BaseException:  # cancelled by a program that ends: the next call of `run` sends them again
                     for held in plain:
                         held.uncertain = True
-                    state.sending -= len(plain)
-                    unsent = set(state.unsent)  # a refused one has a new outcome there
-                    state.put_back([held for held in plain if held in state.held and held not in unsent])
                     raise
-                state.sending -= len(plain)
-                state.put_back(again)
-                state.wake_waiting()
-                if error is not None:
-                    await asyncio.sleep(state.health.failed(CALLS, error))
+                finally:
+                    unsent = set(state.unsent)  # a refused one has a new outcome there
+                    state.unsent[:0] = [held for held in plain if held in state.held and held not in unsent]
+                    state.wake_waiting()
+                if failure is not None:
+                    await asyncio.sleep(state.health.failed(CALLS, failure))
                 elif plain:
                     state.health.answered(CALLS)
         finally:
@@ -79,9 +77,11 @@ class OutcomeSender:
                 task.cancel()
 
     def _take(self) -> list[HeldJob]:
-        """Take all outcomes. Return those to send together; begin to send each of the others in a task of its own."""
+        """Take all outcomes, which frees slots. Return those to send together; begin to send each other one alone."""
         plain: list[HeldJob] = []
-        for held in self._state.take_outcomes():
+        taken, self._state.unsent = self._state.unsent, []
+        self._state.slots.wake()
+        for held in taken:
             if not held.companions:
                 plain.append(held)
                 continue
@@ -108,7 +108,6 @@ class OutcomeSender:
             state.health.answered(CALLS)
             self._done(end, answer)
         finally:
-            state.sending -= 1
             state.wake_waiting()
 
     async def _commit_once(self, end: HeldJob) -> object:
@@ -141,37 +140,35 @@ class OutcomeSender:
                 last_error, unknown = error, None
             await asyncio.sleep(self._state.health.failed(CALLS, last_error))
 
-    async def _send(self, outcomes: Sequence[HeldJob], size: int) -> tuple[list[HeldJob], Exception | None]:
-        """Send outcomes without companions, `size` in a call. Return the ones to send again, and the reason."""
-        again: list[HeldJob] = []
-        last_error: Exception | None = None
+    async def _send(self, outcomes: Sequence[HeldJob]) -> Exception | None:
+        """Send outcomes without companions. Return an error that may pass: some outcomes must be sent again."""
+        failure: Exception | None = None
+        size = min(MAX_BATCH, self._state.call_limit)
         for start in range(0, len(outcomes), size):
             several = outcomes[start : start + size]
-            results: Sequence[object]
-            try:
-                reports = self._state.reports.take(self._state.call_limit - len(several))
-                results = await self._state.queue.apply_each(*reports, *[held.operation for held in several])
-                results = results[len(reports) :]
-            except RETRIED_ERRORS as error:
-                for held in several:
-                    held.uncertain = held.uncertain or isinstance(error, UnknownOutcomeError)
-                results = [error] * len(several)
-            except InvalidJobError as error:
-                if len(several) > 1:  # an outcome that cannot be sent must not hold up the others
-                    unsent, error_of_one = await self._send(several, 1)
-                    again += unsent
-                    last_error = error_of_one or last_error
-                    continue
-                results = [error]
-            for held, result in zip(several, results, strict=True):
-                if not isinstance(result, JQueueError):
-                    self._done(held, result)
-                elif isinstance(result, RETRIED_ERRORS):
-                    again.append(held)
-                    last_error = result
+            for held, answer in zip(several, await self._answers(several), strict=True):
+                if isinstance(answer, RETRIED_ERRORS):
+                    failure = answer
+                elif isinstance(answer, JQueueError):
+                    self._refused(held, answer)
                 else:
-                    self._refused(held, result)
-        return again, last_error
+                    self._done(held, answer)
+        return failure
+
+    async def _answers(self, several: Sequence[HeldJob]) -> Sequence[object]:
+        """Send outcomes in one call, and return the answers. One that cannot be sent must not hold up the others."""
+        try:
+            reports = self._state.reports.take(self._state.call_limit - len(several))
+            answers = await self._state.queue.apply_each(*reports, *[held.operation for held in several])
+            return answers[len(reports) :]
+        except RETRIED_ERRORS as error:
+            for held in several:
+                held.uncertain = held.uncertain or isinstance(error, UnknownOutcomeError)
+            return [error] * len(several)
+        except InvalidJobError as error:
+            if len(several) == 1:
+                return [error]
+            return [answer for held in several for answer in await self._answers([held])]
 
     def _done(self, end: HeldJob, dropped: object) -> None:
         """Note that an outcome is in the queue, which answers with the number of bytes that it had no room for."""

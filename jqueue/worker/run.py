@@ -417,7 +417,7 @@ class Run:
         for _ in range(3):
             await asyncio.sleep(0)  # lets cancelled handlers end
         for state in self._states:
-            for execution in {held.execution for held in state.held}:
+            for execution in {*state.executions, *state.stuck}:
                 state.abandon(execution)
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:

@@ -59,9 +59,6 @@ class Slots:
         settings: the settings of the worker.
 
     Attributes:
-        free: number of slots to claim jobs for. A claim takes slots while it is under way. A job or a batch takes a
-            slot from its claim until its handler has ended and its outcomes are sent. Below zero while outcomes that
-            were sent must be sent again.
         turns: the states of the queues. The first is the next to get slots: it got jobs the longest time ago.
         drained: the states of the queues that were empty when the last handler had ended.
         worn: why the worker claims no more jobs and ends when its claimed jobs are done; None if it goes on.
@@ -73,7 +70,6 @@ class Slots:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings: WorkerSettings = settings
-        self.free: int = settings.concurrency
         self.turns: list[RunState] = []
         self.drained: set[RunState] = set()
         self.worn: str | None = None
@@ -105,11 +101,12 @@ class Slots:
 
     @property
     def room(self) -> int:
-        """Number of slots to claim jobs for, within `max_jobs`."""
-        most = self.settings.max_jobs
-        if most is None:
-            return self.free
-        return min(self.free, most - self.outcomes.total() - len(self.held) - sum(each.claiming for each in self.turns))
+        """Number of slots to claim jobs for, within `max_jobs`. Below zero if outcomes must be sent again."""
+        claiming = sum(state.claiming for state in self.turns)
+        free, most = self.settings.concurrency - sum(state.taken for state in self.turns), self.settings.max_jobs
+        if most is not None:
+            free = min(free, most - self.outcomes.total() - len(self.held))
+        return free - claiming
 
     @property
     def is_idle(self) -> bool:
@@ -190,7 +187,6 @@ class RunState(Executions):
         filling: by entrypoint: the batch that claims more jobs by itself.
         counts: number of jobs so far, by kind of outcome.
         unsent: jobs whose outcomes are not on their way yet.
-        sending: number of outcomes on their way.
         has_outcomes: set when there are outcomes to send.
         reports: the progress of jobs, on its way to the queue.
         claimed: set when jobs were claimed.
@@ -220,7 +216,6 @@ class RunState(Executions):
         self.filling: dict[str, Execution] = {}
         self.counts: Counter[OutcomeKind] = Counter()
         self.unsent: list[HeldJob] = []
-        self.sending: int = 0
         self.stuck: set[Execution] = set()
         self.has_outcomes: Signal = Signal()
         self.reports: Reports = Reports()
@@ -250,6 +245,11 @@ class RunState(Executions):
         return min((held.job.claim_timeout for held in self.held if held.job.claim_timeout), default=usual)
 
     @property
+    def taken(self) -> int:
+        """Number of slots that calls take, from the claim until the handler has ended and all outcomes are sent."""
+        return len(self.executions.union(self.stuck, (held.execution for held in self.unsent)))
+
+    @property
     def room(self) -> int:
         """Number of slots to claim jobs for, those of a claim under way included."""
         return self.slots.room + self.claiming
@@ -257,34 +257,7 @@ class RunState(Executions):
     @property
     def is_idle(self) -> bool:
         """True if all outcomes are in the queue, no handler runs, stuck ones aside, and no claim has taken slots."""
-        return not (self.executions or self.unsent or self.sending or self.claiming)
-
-    def occupy(self, execution: Execution) -> None:
-        """Add a reason for which a slot is taken."""
-        execution.occupants += 1
-        if execution.occupants == 1:
-            self.slots.free -= 1
-
-    def vacate(self, execution: Execution) -> None:
-        """Remove a reason for which a slot is taken. After the last one, the slot is free."""
-        execution.occupants -= 1
-        if not execution.occupants:
-            self.slots.free += 1
-            self.slots.wake()
-
-    def take_outcomes(self) -> list[HeldJob]:
-        """Take all outcomes to send them now. They end claims, so the slots of handlers that have ended are free."""
-        taken, self.unsent = self.unsent, []
-        self.sending += len(taken)
-        for held in taken:
-            self.vacate(held.execution)
-        return taken
-
-    def put_back(self, outcomes: Sequence[HeldJob]) -> None:
-        """Take outcomes back to send them again: their claims have not ended, or that is unknown."""
-        for held in outcomes:
-            self.occupy(held.execution)
-        self.unsent[:0] = outcomes
+        return not (self.executions or self.claiming or any(held.outcome is not None for held in self.held))
 
     def finish(self, held: HeldJob, *, is_certain: bool = False) -> None:
         """Count a job and drop it: its outcome is certainly in the queue, or probably, or will never be sent."""
@@ -324,7 +297,6 @@ class RunState(Executions):
             execution = None if size is None else batches.get(job.entrypoint)
             if execution is None:
                 execution = Execution(plan)
-                self.occupy(execution)  # until its handler has ended
             self._hold(execution, job, now)
             if size is None:
                 self._start(execution)
@@ -342,7 +314,6 @@ class RunState(Executions):
     def _hold(self, execution: Execution, job: Job, now: float) -> None:
         held = HeldJob(job, execution, now)
         self.held.add(held)
-        self.occupy(execution)  # until its outcome is sent
         self.hold(held)
         if job.errors and held.outcome is None and may_kill(job):
             why = "its last two workers were lost while they had it, and no other such job runs here meanwhile"
@@ -353,7 +324,6 @@ class RunState(Executions):
         name = execution.handler.entrypoint
         if not execution.jobs and self.filling.get(name) is not execution:
             execution.phase = Phase.ENDED
-            self.vacate(execution)
             return
         self.executions.add(execution)
         name = execution.jobs[0].job.id if execution.jobs else name
@@ -405,7 +375,6 @@ class RunState(Executions):
         if held.outcome is None:
             super().lose(held, why)
             held.outcome = "lost"
-            self.vacate(held.execution)
             self.finish(held)
             self.wake_waiting()
 
@@ -432,12 +401,8 @@ class RunState(Executions):
 
     def abandon(self, execution: Execution) -> None:
         """Give back the jobs of a handler that does not stop, as the worker ends. It is not waited for."""
-        if execution in self.executions:
-            self._add_stuck(execution)
-        if execution.phase is Phase.STUCK:
-            execution.warn(
-                ": its handler still runs although it was told to stop; the worker ends without waiting for it"
-            )
+        self._add_stuck(execution)
+        execution.warn(": its handler still runs although it was told to stop; the worker ends without waiting for it")
         for held in execution.jobs:
             if held.outcome is None:
                 self.give_back(held, was_stuck=True)
@@ -447,8 +412,8 @@ class RunState(Executions):
     # Outcomes
 
     def end(self, execution: Execution, results: Sequence[Any], error: BaseException | None) -> None:
-        """See `Executions.end`. The slot is free if the outcomes are on their way."""
-        was_stuck = execution in self.stuck
+        """See `Executions.end`. The slot is free at once if no outcomes must be sent."""
+        was_stuck, has_outcomes = execution in self.stuck, any(held.outcome is None for held in execution.jobs)
         self.stuck.discard(execution)
         self.executions.discard(execution)
         if self.filling:
@@ -456,19 +421,16 @@ class RunState(Executions):
         if was_stuck:
             for state in self.slots.turns:
                 state.health.unblock(SLOTS)
+        super().end(execution, results, error)
+        if was_stuck or not has_outcomes:
+            self.slots.wake()
         if not self.executions:
             self.slots.progress.set()
-        super().end(execution, results, error)
-        self.vacate(execution)
-        if was_stuck:
-            self.wake_waiting()
 
     def done(self, held: HeldJob) -> None:
         """Add a job whose outcome must be sent to the queue."""
         self.unsent.append(held)
         self.has_outcomes.set()
-        if not self.executions:
-            self.slots.progress.set()
 
     def decide(self, held: HeldJob, decision: Decision) -> None:
         """Set the outcome of a job, to be sent to the queue as far as the queue supports it."""
@@ -486,11 +448,6 @@ class RunState(Executions):
                 charge=decision.charge or not able.uncharged,
             )
         self.done(held)
-
-    def refuse(self, held: HeldJob, error: BaseException) -> None:
-        """See `Executions.refuse`: its outcome must be sent again."""
-        self.occupy(held.execution)
-        super().refuse(held, error)
 
     def wake_waiting(self) -> None:
         """Wake the tasks that wait for the end: a handler has ended, or outcomes have arrived."""
