@@ -9,7 +9,6 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -23,35 +22,32 @@ Call = Callable[[Any, Any], Awaitable[Any]]
 """Runs the handler on a job, or on the parsed payloads of a batch, with a context."""
 
 
-@dataclass(frozen=True, slots=True)
 class Plan:
     """The way to call a handler.
 
+    Args:
+        handler: the handler.
+        threads: run it, if it has no async.
+        seconds: time that a call may take, unless the handler has a timeout of its own.
+
     Attributes:
         handler: the handler.
-        call: calls it: with a job, or the parsed payloads of a batch, and a context.
         seconds: time that a call may take.
         wants_context: True if the handler or middleware takes a context.
         takes_batch: True if it takes a batch.
         is_simple: True if it takes one job without a context, does not run in a process, and keeps no result.
+        call: calls it: with a job, or the parsed payloads of a batch, and a context.
     """
 
-    handler: Handler[..., Any]
-    call: Call
-    seconds: float
-    wants_context: bool
-    takes_batch: bool
-    is_simple: bool
-
-    @classmethod
-    def of(cls, handler: Handler[..., Any], threads: Threads, seconds: float) -> Plan:
-        """Return the way to call a handler, given the seconds for a handler without a timeout of its own."""
-        options = handler.options
-        wants_context = handler.signature.wants_context or bool(handler.middlewares or handler.thread_middlewares)
-        takes_batch, keeps_result = options.batch is not None, options.keep_result is not None
-        is_simple = not (wants_context or takes_batch or keeps_result or handler.runs_in == "process")
-        limit = seconds if options.seconds is None else options.seconds
-        return cls(handler, _call_of(handler, threads), limit, wants_context, takes_batch, is_simple)
+    def __init__(self, handler: Handler[..., Any], threads: Threads, seconds: float) -> None:
+        options, takes_context = handler.options, handler.signature.wants_context
+        self.handler = handler
+        self.seconds: float = seconds if options.seconds is None else options.seconds
+        self.wants_context: bool = takes_context or bool(handler.middlewares or handler.thread_middlewares)
+        self.takes_batch: bool = options.batch is not None
+        is_plain = not (self.wants_context or self.takes_batch or handler.runs_in == "process")
+        self.is_simple: bool = is_plain and options.keep_result is None
+        self.call: Call = _call_of(handler, threads)
 
 
 def _call_of(handler: Handler[..., Any], threads: Threads) -> Call:

@@ -246,7 +246,7 @@ class Executions(ABC):
         threads, self._processes, self._resources = equipment
         self._clock, self._entropy = options_of(self.queue).clock, options_of(self.queue).entropy
         self._run_task = asyncio.current_task()
-        self.plans: dict[str, Plan] = {name: Plan.of(each, threads, seconds) for name, each in self.handlers.items()}
+        self.plans: dict[str, Plan] = {name: Plan(each, threads, seconds) for name, each in self.handlers.items()}
 
     # The jobs and their outcomes
 
@@ -289,11 +289,9 @@ class Executions(ABC):
 
     async def _do_job(self, execution: Execution) -> Sequence[Any]:
         [held] = execution.jobs
-        if execution.plan.wants_context:
-            surroundings = self._around(execution)
-            held.context = execution.context = Context(held.job, self._lose_job, self._reports, **surroundings)
-        if held.job.after:
-            await self._load_parents(held)
+        if execution.plan.wants_context or held.job.after:
+            await self._enter(held, self._around(execution))
+            execution.context = held.context
         value = await self._call(execution, held.job)
         self.check_value(execution, value)
         return (value,)
@@ -304,30 +302,27 @@ class Executions(ABC):
         Jobs that were told to stop before the call, and jobs whose payload does not validate, leave the batch.
         """
         plan, payloads, surroundings = execution.plan, list[Any](), self._around(execution)
+        handler = plan.handler
         for held in list(execution.jobs):
+            failure: BaseException | None = None
             try:
                 if held.reason is None:
-                    if plan.wants_context:
-                        held.context = Context(held.job, self._lose_job, self._reports, **surroundings)
-                    if held.job.after:
-                        await self._load_parents(held)
-                    handler = plan.handler
+                    await self._enter(held, surroundings)
                     payloads.append(None if handler.runs_in == "process" else handler.signature.parse(held.job))
                     continue
-                if held.outcome is None:
-                    self.give_back(held)
             except Exception as error:
-                if held.reason is None:
-                    execution.unstopped -= 1
-                    self.fail(held, decisive(error), shows=True)
-                elif held.outcome is None:
-                    self.give_back(held)
+                failure = decisive(error)
             execution.jobs.remove(held)
+            if failure is not None and held.reason is None:
+                execution.unstopped -= 1
+                self.fail(held, failure, shows=True)
+            elif held.outcome is None:
+                self.give_back(held)
         if not execution.unstopped:
             return ()
         if plan.wants_context:
             contexts = [held.context for held in execution.jobs if held.context is not None]
-            execution.context = BatchContext(plan.handler.entrypoint, contexts, **surroundings)
+            execution.context = BatchContext(handler.entrypoint, contexts, **surroundings)
         value = await self._call(execution, payloads)
         self.check_value(execution, value)
         return results_of(value, len(execution.jobs))
@@ -340,10 +335,12 @@ class Executions(ABC):
         self.limit(execution, execution.seconds)
         return plan.call(payload, execution.context)
 
-    async def _load_parents(self, held: HeldJob) -> None:
-        """Give a job the results of its parents: to its context, and as the first argument of one in a chain."""
+    async def _enter(self, held: HeldJob, surroundings: Around) -> None:
+        """Give a job its context, if that is wanted, and the results of its parents: one in a chain as an argument."""
+        if held.execution.plan.wants_context:
+            held.context = Context(held.job, self._lose_job, self._reports, **surroundings)
         is_chained = held.job.encoding == "chained"
-        if held.context is not None or is_chained:
+        if held.job.after and (held.context is not None or is_chained):
             results = await self._results_of_parents(held.job)
             if held.context is not None:
                 held.context.parents = results

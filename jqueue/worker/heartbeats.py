@@ -5,13 +5,13 @@ The answer names lost claims and cancelled jobs, and their handlers are stopped.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
-from jqueue.domain.errors import JobCancelledError, JobNotFoundError
-from jqueue.domain.job import Claim
+from jqueue.domain.errors import JobCancelledError
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import rest
+from jqueue.runtime.tasks import all_at_once
+from jqueue.worker.executions import HeldJob
 from jqueue.worker.queue_health import RETRIED_ERRORS
 from jqueue.worker.run_state import RunState
 
@@ -34,24 +34,13 @@ async def send_heartbeats(state: RunState) -> None:
             continue
         all_held, timeout, pause = list(state.held), state.shortest_timeout, 0.0
         deadline = max(SHORTEST_INTERVAL, timeout / 2)
-        refused, failed = await _heartbeat_many(state, [held.job.claim for held in all_held], deadline)
-        for held in all_held:
-            if held.job.id in failed:
-                continue
-            refusal = refused.get(held.job.id)
-            is_of_this_claim = getattr(refusal, "attempt", None) in (None, held.job.attempt)
-            if refusal is None or isinstance(refusal, JobCancelledError) or not is_of_this_claim:
-                held.confirmed = loop.time()
-            if refusal is None or not is_of_this_claim:
-                continue
-            if isinstance(refusal, JobCancelledError):
-                state.stop_job(held, "cancelled")
-            elif not getattr(refusal, "ended_here", False):
-                state.lose(held, "another worker has it, or it was removed")
-        if not failed:
+        lots = [all_held[start : start + state.call_limit] for start in range(0, len(all_held), state.call_limit)]
+        failures = await all_at_once(*(_beat(state, lot, deadline) for lot in lots))
+        failure = next(filter(None, failures), None)
+        if failure is None:
             state.health.answered(CALLS)
             continue
-        state.health.failed(CALLS, next(iter(failed.values())))
+        state.health.failed(CALLS, failure)
         for held in list(state.held):
             lasts = held.job.claim_timeout or timeout
             if loop.time() - held.confirmed >= lasts:
@@ -61,26 +50,24 @@ async def send_heartbeats(state: RunState) -> None:
         pause = max(SHORTEST_INTERVAL, min(_interval_of(timeout), left / BEATS_PER_TIMEOUT))
 
 
-async def _heartbeat_many(
-    state: RunState, claims: Sequence[Claim], deadline: float
-) -> tuple[dict[str, JobNotFoundError], dict[str, Exception]]:
-    """Keep some claims alive, by calls of which each may fail alone.
-
-    Returns:
-        The problem of each job that has one, by its id; and the ids of jobs whose heartbeat failed, with the errors.
-    """
-    lots = [claims[start : start + state.call_limit] for start in range(0, len(claims), state.call_limit)]
-    calls = [state.queue.heartbeat_many(lot, deadline=deadline) for lot in lots]
-    refused: dict[str, JobNotFoundError] = {}
-    failed: dict[str, Exception] = {}
-    for lot, answer in zip(lots, await asyncio.gather(*calls, return_exceptions=True), strict=True):
-        if isinstance(answer, RETRIED_ERRORS):
-            failed.update((claim.job_id, answer) for claim in lot)
-        elif isinstance(answer, BaseException):
-            raise answer
-        else:
-            refused.update((error.job_id, error) for error in answer)
-    return refused, failed
+async def _beat(state: RunState, several: Sequence[HeldJob], deadline: float) -> Exception | None:
+    """Keep the claims of some jobs alive, and stop the work on jobs that are lost or cancelled. Return an error."""
+    try:
+        errors = await state.queue.heartbeat_many([held.job.claim for held in several], deadline=deadline)
+    except RETRIED_ERRORS as error:
+        return error
+    refused = {error.job_id: error for error in errors}
+    for held in several:
+        refusal = refused.get(held.job.id)
+        if getattr(refusal, "attempt", None) not in (None, held.job.attempt):
+            refusal = None  # it is about another claim
+        if refusal is None or isinstance(refusal, JobCancelledError):
+            held.confirmed = state.loop.time()
+        if isinstance(refusal, JobCancelledError):
+            state.stop_job(held, "cancelled")
+        elif refusal is not None and not getattr(refusal, "ended_here", False):
+            state.lose(held, "another worker has it, or it was removed")
+    return None
 
 
 def _interval_of(timeout: float) -> float:
