@@ -443,8 +443,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
     def _by_code(self, status: int | None, code: str, doing: str) -> tuple[ErrorMeaning, str]:
         """Return the meaning of an unsuccessful answer, and a text with a hint, its status and its code."""
         by_status = ErrorMeaning.FATAL if 300 <= (status or 0) < 500 else ErrorMeaning.TRANSIENT
-        known = self.meanings.get(code) if status != 304 else None  # Azure sends the code of a conflict with a 304
-        meaning = known or self.statuses.get(status or 0, by_status)
+        meaning = self.meanings.get(code) or self.statuses.get(status or 0, by_status)
         if meaning is ErrorMeaning.MISSING and doing == "write":
             meaning = ErrorMeaning.CONFLICT  # the answer of S3 and Azure to an If-Match if there is no object
         hint = self.hints.get(code) or self.hints.get(str(status)) or meaning.value

@@ -41,17 +41,12 @@ LARGEST_PUT = 256 * 1024 * 1024
 
 MEANINGS: dict[str, ErrorMeaning] = {
     "BlobAlreadyExists": ErrorMeaning.CONFLICT,
-    "ConditionNotMet": ErrorMeaning.CONFLICT,
-    "TargetConditionNotMet": ErrorMeaning.CONFLICT,
     "BlobNotFound": ErrorMeaning.MISSING,
     "InvalidBlockList": ErrorMeaning.CONFLICT,  # another writer's blob has replaced these blocks
     "ContainerNotFound": ErrorMeaning.FATAL,
     "LeaseIdMissing": ErrorMeaning.FATAL,
     "ResourceNotFound": ErrorMeaning.FATAL,
     "ContainerBeingDeleted": ErrorMeaning.TRANSIENT,
-    "ServerBusy": ErrorMeaning.THROTTLED,
-    "OperationTimedOut": ErrorMeaning.TRANSIENT,
-    "InternalError": ErrorMeaning.TRANSIENT,
 }
 """Meanings of Azure's error codes. For other codes, the HTTP status decides."""
 

@@ -49,15 +49,11 @@ MEANINGS: dict[str, ErrorMeaning] = {
     "NoSuchKey": ErrorMeaning.MISSING,
     "NoSuchBucket": ErrorMeaning.FATAL,
     "SlowDown": ErrorMeaning.THROTTLED,
-    "ServiceUnavailable": ErrorMeaning.THROTTLED,
-    "RequestLimitExceeded": ErrorMeaning.THROTTLED,
     "Throttling": ErrorMeaning.THROTTLED,
-    "TooManyRequests": ErrorMeaning.THROTTLED,
     "RequestTimeout": ErrorMeaning.TRANSIENT,
     "OperationAborted": ErrorMeaning.TRANSIENT,
     "IncompleteBody": ErrorMeaning.TRANSIENT,
     "BadDigest": ErrorMeaning.TRANSIENT,
-    "NotImplemented": ErrorMeaning.FATAL,
 }
 """Meanings of S3's error codes. For other codes, the HTTP status decides."""
 
