@@ -16,7 +16,6 @@ import socket
 import stat
 import struct
 import tempfile
-from collections import deque
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -301,30 +300,20 @@ class Room:
 
     def __init__(self, size: int) -> None:
         self._left = size
-        self._line: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._turn, self._freed = asyncio.Lock(), asyncio.Event()
 
     async def take(self, size: int) -> None:
         """Take room for a message, as soon as there is some."""
-        if not self._line and size <= self._left:
+        async with self._turn:
+            while size > self._left:
+                self._freed.clear()
+                await self._freed.wait()
             self._left -= size
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append((size, future))
-        try:
-            await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled():
-                self.give(size)
-            raise
 
     def give(self, size: int) -> None:
         """Free the room of a message."""
         self._left += size
-        while self._line and (self._line[0][1].done() or self._line[0][0] <= self._left):
-            wanted, future = self._line.popleft()
-            if not future.done():
-                self._left -= wanted
-                future.set_result(None)
+        self._freed.set()
 
 
 _seats: set[SocketSeat] = set()
