@@ -143,7 +143,7 @@ class GCSStorage(RemoteStorage[Any]):
             StorageFatalError: the bucket is missing.
         """
         try:
-            return await in_a_network_thread(call, *arguments, retry=None, timeout=self._timeouts(), **options)
+            return await in_a_network_thread(call, *arguments, retry=None, timeout=self.timeout, **options)
         except google_errors.NotFound as error:
             if await self._is_absent(client, error):
                 failure = _AbsentError(str(error), response=error.response)  # type: ignore[no-untyped-call]
@@ -180,9 +180,7 @@ class GCSStorage(RemoteStorage[Any]):
     async def _send(self, client: Any, *, upload: Upload, part: bytearray, is_last: bool) -> str:
         end = upload.size + len(part)
         span = {"Content-Range": f"bytes {upload.size}-{end - 1}/{end if is_last else '*'}"}
-        answer = await in_a_network_thread(
-            client._http.put, upload.name, data=part, headers=span, timeout=self._timeouts()
-        )
+        answer = await in_a_network_thread(client._http.put, upload.name, data=part, headers=span, timeout=self.timeout)
         if answer.status_code >= 400:
             raise google_errors.from_http_response(answer)  # type: ignore[no-untyped-call]
         kept = answer.headers.get("Range") == f"bytes=0-{end - 1}"
@@ -191,7 +189,7 @@ class GCSStorage(RemoteStorage[Any]):
         return ""
 
     async def _abandon(self, client: Any, *, upload: Upload) -> None:
-        await in_a_network_thread(client._http.delete, upload.name, timeout=self._timeouts())
+        await in_a_network_thread(client._http.delete, upload.name, timeout=self.timeout)
 
     async def _delete(self, client: Any) -> None:
         await self._ask(client, self._blob(client).delete)
@@ -203,7 +201,7 @@ class GCSStorage(RemoteStorage[Any]):
             page_size=self.listed_at_once,
             page_token=page,
             retry=None,
-            timeout=self._timeouts(),
+            timeout=self.timeout,
         )
         try:
             told = await in_a_network_thread(next, blobs.pages)
@@ -238,9 +236,6 @@ class GCSStorage(RemoteStorage[Any]):
     def _blob(self, client: Any) -> Any:
         """Return a fresh value for the object, since Google's value of an object remembers its last read."""
         return client.bucket(self.bucket_name).blob(self.blob_name, kms_key_name=self.kms_key_name)
-
-    def _timeouts(self) -> tuple[float, float]:
-        return self.timeout, self.timeout
 
     def _note_date(self, answer: Any, *_: Any, **__: Any) -> None:
         self._clock.note_date(answer.headers.get("Date"))

@@ -37,9 +37,8 @@ class InMemoryStorage(NoQueue):
     clock: Clock = field(default_factory=SystemClock, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
-        self._content = bytes(self.initial_content)
+        self._content = bytes(self.initial_content) or None
         self._writes = 1 if self._content else 0
-        self._exists = bool(self._content)
         self._modified = self.clock.now()
         self._name = ""
         self._all = {"": self}  # this object and the ones beside it, by name; they share this dict
@@ -50,7 +49,7 @@ class InMemoryStorage(NoQueue):
         """Return (content, etag), or (b"", None) before the first write."""
         await asyncio.sleep(0)
         with self._guard:
-            return self._content, self._etag()
+            return self._content or b"", self._etag()
 
     async def read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
         """Return None while the object's etag is still `etag`, and otherwise the same as `read`."""
@@ -76,7 +75,6 @@ class InMemoryStorage(NoQueue):
                 what = f"The object in memory has etag {current!r} and not {if_match!r}"
                 raise CASConflictError(f"{what}: another writer changed it; read it again")
             self._content = kept
-            self._exists = True
             self._modified = self.clock.now()
             self._writes += 1
             return str(self._writes)
@@ -89,7 +87,7 @@ class InMemoryStorage(NoQueue):
         """Delete the object, which need not exist. Its etags never fit again. Never called by a queue."""
         await asyncio.sleep(0)
         with self._guard:
-            self._content, self._exists = b"", False
+            self._content = None
 
     def beside(self, suffix: str) -> InMemoryStorage:
         """Return the object in memory whose name is this object's with the suffix: the same object each time."""
@@ -113,7 +111,7 @@ class InMemoryStorage(NoQueue):
             return sorted(
                 Listed(name.removeprefix(self._name), other._modified, len(other._content))
                 for name, other in self._all.items()
-                if other._exists and name.startswith(self._name + prefix)
+                if other._content is not None and name.startswith(self._name + prefix)
             )
 
     async def create_object(self, suffix: str, content: bytes) -> None:
@@ -150,7 +148,7 @@ class InMemoryStorage(NoQueue):
         await asyncio.sleep(0)
         with self._guard:
             found = self._all.get(self._name + suffix)
-            if found is None or not found._exists:
+            if found is None or found._content is None:
                 raise ObjectMissingError(f"memory:{self._name}{suffix}")
             return found._content[start:stop]
 
@@ -166,4 +164,4 @@ class InMemoryStorage(NoQueue):
             self._all.pop(self._name + suffix, None)
 
     def _etag(self) -> str | None:
-        return str(self._writes) if self._exists else None
+        return None if self._content is None else str(self._writes)
