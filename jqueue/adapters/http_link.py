@@ -11,7 +11,6 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,6 +24,7 @@ from jqueue.domain.operations.codec import Refused, error_of
 from jqueue.domain.printable import printable
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import LARGEST_MESSAGE, Link, LinkError, LinkRefusedError, NoBrokerError
+from jqueue.runtime.addresses import host_of, is_own_address
 from jqueue.runtime.threads import in_a_thread
 
 logger: Logger = logger_of("jqueue")
@@ -115,21 +115,9 @@ class BrokerDialer:
 
     def reason_against(self, url: str) -> str | None:
         """Return the reason not to use a URL, which may stand in the queue's object; None if there is none."""
-        try:
-            parts = urlsplit(url)
-            host, _ = parts.hostname or "", parts.port
-        except ValueError:
-            host = ""
-        if (
-            not host
-            or not url.isprintable()
-            or parts.scheme not in ("http", "https")
-            or "@" in url
-            or parts.query
-            or parts.fragment
-        ):
+        if (host := host_of(url)) is None:
             return "this is not the URL of a broker"
-        if parts.scheme == "http" and not self._insecure and not _is_own(host):
+        if not url.lower().startswith("https:") and not self._insecure and not is_own_address(host):
             return "its connections are not encrypted (insecure=True allows that)"
         return None
 
@@ -148,14 +136,6 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
         return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
     except ValueError:
         return "", None, None
-
-
-def _is_own(host: str) -> bool:
-    """Return True if a host is this machine."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class HTTPLink:

@@ -19,6 +19,7 @@ from jqueue.connect import connect
 from jqueue.core.broker import BrokerQueue
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueMissingError
 from jqueue.ports.storage import describe
+from jqueue.runtime.addresses import is_own_address
 from jqueue.worker.queue_health import QueueHealth, name_of
 
 if TYPE_CHECKING:
@@ -109,8 +110,6 @@ def dashboard(
 
 def _check_address(host: str, certificate: Path | None, key: Path | None, *, has_tokens: bool, insecure: bool) -> None:
     """Refuse an address that would show the queue to strangers, and files of TLS that are not there."""
-    from jqueue.server.serving import is_own_address
-
     if (certificate is None) != (key is None):
         raise RefusedError("give both --tls-cert and --tls-key")
     for path in (certificate, key):

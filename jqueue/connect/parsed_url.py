@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.errors import InvalidURLError, MissingFolderError
@@ -17,7 +17,6 @@ Given = TypeVar("Given")
 Value = TypeVar("Value")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")
 
 EXAMPLES = {
     "s3": "s3://bucket/queue.json",
@@ -61,8 +60,8 @@ class ParsedURL:
         host: the part before the path: a bucket or container.
         name: the object in it. Bytes that are not UTF-8 are surrogates, as in file names.
         options: the options after the question mark, by name.
-        create: True if a missing folder may be created.
         fragment: the part after # of the URL of a broker.
+        create: True if a missing folder may be created.
         token, ca_file, insecure: how a broker of the queue is reached: see `connect`.
     """
 
@@ -72,8 +71,8 @@ class ParsedURL:
     options: Mapping[str, str]
     user: str | None = None
     secret: str | None = None
-    create: bool = False
     fragment: str = ""
+    create: bool = False
     token: str | None = None
     ca_file: str | None = None
     insecure: bool = False
@@ -135,7 +134,7 @@ def check_folder(path: str | os.PathLike[str], *, create: bool) -> None:
         raise MissingFolderError(folder)
 
 
-def parse_url(scheme: str, url: str, begin: int, *, create: bool = False) -> ParsedURL:
+def parse_url(scheme: str, url: str, begin: int) -> ParsedURL:
     """Parse the part of a URL after its scheme.
 
     `urlsplit` will not do: its errors quote the URL, it deletes line breaks, and it looks for hosts and ports.
@@ -149,16 +148,8 @@ def parse_url(scheme: str, url: str, begin: int, *, create: bool = False) -> Par
     user, colon, secret = (_unescape(scheme, part) for part in login.partition(":"))
     if at and (not user or (colon and not secret)):
         raise url_error(scheme, "lacks a name or a secret before its @")
-    return ParsedURL(
-        scheme,
-        host,
-        unquote(name, errors="surrogateescape"),
-        _options(scheme, query),
-        user if at else None,
-        secret if colon else None,
-        create,
-        fragment,
-    )
+    name, options = unquote(name, errors="surrogateescape"), _options(scheme, query)
+    return ParsedURL(scheme, host, name, options, user if at else None, secret if colon else None, fragment)
 
 
 def _options(scheme: str, query: str) -> dict[str, str]:
@@ -201,10 +192,9 @@ def or_none(convert: Callable[[Given], Value], given: Given, refusal: type[Excep
 
 def _endpoint(text: str) -> str:
     """Return the URL of an endpoint, checked. It must hold no secrets, as errors of the clients show it."""
-    parts = urlsplit(text)
-    plain = text.isprintable() and not any(sign in text for sign in " @?#")
-    host = plain and _HOST.fullmatch(parts.hostname or "") and parts.port != 0
-    if parts.scheme not in ("http", "https") or not host:
+    from jqueue.runtime.addresses import host_of
+
+    if host_of(text) is None:
         raise ValueError("not an endpoint")
     return text
 

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, cast
 
@@ -104,14 +103,6 @@ def broker(
         await (gate if is_call else page)(scope, receive, send)
 
     return app
-
-
-def is_own_address(host: str) -> bool:
-    """Return True if only programs of this machine can reach an address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class _Protocol(H11Protocol):
