@@ -90,7 +90,7 @@ def connect(
         ImportError: the extra for that store is not installed. The message names it.
         TypeError: the URL is neither text nor a path.
     """
-    place, is_older = _found(url, create, token=token, ca_file=ca_file, insecure=insecure)
+    place, is_older = _found(url, create=create, token=token, ca_file=ca_file, insecure=insecure)
     if is_older:
         from jqueue.formats.queue import StoreQueue
 
@@ -130,7 +130,7 @@ def open_storage(
         ImportError: the extra for that store is not installed. The message names it.
         TypeError: the URL is neither text nor a path.
     """
-    place, is_older = _found(url, create, token=token, ca_file=ca_file, insecure=insecure)
+    place, is_older = _found(url, create=create, token=token, ca_file=ca_file, insecure=insecure)
     if is_older:
         raise InvalidURLError(
             "this URL names a queue of an older program, but only a queue in one object of a store can be used here: "
@@ -140,11 +140,11 @@ def open_storage(
     return storage
 
 
-def _found(url: str | os.PathLike[str], create: bool, **access: Any) -> tuple[Any, bool]:
+def _found(url: str | os.PathLike[str], **access: Any) -> tuple[Any, bool]:
     """Return a storage and False; or the store of an older queue and True."""
     match = _SCHEME.match(url) if isinstance(url, str) else None
     if match is None:
-        return bare_path(url, create=create), False
+        return bare_path(url, create=access["create"]), False
     scheme = match[1].lower()
     if scheme in _ALIASES:
         raise InvalidURLError(f"no store is called {scheme}: try {EXAMPLES[_ALIASES[scheme]]}")
@@ -156,5 +156,5 @@ def _found(url: str | os.PathLike[str], create: bool, **access: Any) -> tuple[An
         )
     if match[2] is None:
         raise url_error(scheme, "has no // after its scheme")
-    parsed = replace(parse_url(scheme, match.string, match.end(), create=create), **access)
+    parsed = replace(parse_url(scheme, match.string, match.end()), **access)
     return build(parsed), scheme in FORMATS

@@ -255,13 +255,15 @@ def _dirq(url: ParsedURL) -> JobStorePort:
     others = _DIRQ_OF_SIMPLE if kind == "queue" else _DIRQ_OF_QUEUE
     if misplaced := sorted(options.keys() & others.keys()):
         raise url_error("dirq", f"has {', '.join(misplaced)}, which kind={kind} does not take")
-    sizes = {name: options.pop(name) for name in ("granularity", "maxelts") if name in options}
+
+    def taken(*names: str) -> dict[str, Any]:
+        return {name: options.pop(name) for name in names if name in options}
+
+    sizes, pieces = taken("granularity", "maxelts"), taken("schema", "payload", "headers")
     if kind == "simple":
         return DirqStore(path, Simple(**sizes), **options)
-    text, payload = options.pop("schema", "body:binary,header:table?"), options.pop("payload", "body")
-    headers = options.pop("headers", None)
     try:
-        schema = Schema.parse(text, payload, headers)
+        schema = Schema.parse(**pieces)
     except ValueError as error:
         raise url_error("dirq", f"has a schema that cannot hold jobs: {error}") from None
     return DirqStore(path, Elements(schema, **sizes), **options)

@@ -73,8 +73,10 @@ class Schema:
     may_be_missing: bool = False
 
     @classmethod
-    def parse(cls, schema: str, payload: str, headers: str | None) -> Schema:
-        """Parse a schema such as `body:binary,header:table?`.
+    def parse(
+        cls, schema: str = "body:binary,header:table?", payload: str = "body", headers: str | None = None
+    ) -> Schema:
+        """Parse a schema.
 
         Args:
             schema: name and kind of each piece of data. A question mark means that the piece may be missing. As in
