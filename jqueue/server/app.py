@@ -12,14 +12,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 from msgspec.structs import asdict
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import BaseRoute, Mount, Route, Router
 from starlette.types import ASGIApp
 
-from jqueue.domain.errors import InvalidJobError, JQueueError, StorageError, UnknownOutcomeError
+from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.groups import status_of
 from jqueue.ports.clock import Clock
@@ -63,8 +62,7 @@ def dashboard(
     names = [name_of(each) for each in queues]
     first, *rest = (_Dashboard(each, authorize, clock, names, place).routes() for place, each in enumerate(queues))
     mounts = [Mount(f"/queues/{place}", routes=routes) for place, routes in enumerate(rest, 1)]
-    handlers: Any = {HTTPException: _refused, JQueueError: _failed}
-    return Shield(Starlette(routes=[*first, *mounts], exception_handlers=handlers), hosts)
+    return Shield(Router([*first, *mounts]), hosts)
 
 
 class _Dashboard:
@@ -238,19 +236,3 @@ async def _body(request: Request) -> Mapping[str, Any]:
     if not isinstance(body, dict):
         raise HTTPException(400, "the request must be a JSON object")
     return body
-
-
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    kind = "token" if error.status_code == 401 else "refused"
-    return JSONResponse({"error": error.detail, "kind": kind}, error.status_code)
-
-
-async def _failed(_: Request, error: Exception) -> Response:
-    """Return what a queue has answered. The message of an error of the queue never shows a payload."""
-    kind, status = "invalid", 400
-    if isinstance(error, StorageError):
-        kind, status = "unknown" if isinstance(error, UnknownOutcomeError) else "store", 503
-    elif isinstance(error, actions.CHANGED):
-        kind, status = "changed", 409
-    return JSONResponse({"error": str(error), "kind": kind}, status)

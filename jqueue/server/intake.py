@@ -1,24 +1,20 @@
-"""The gate of the broker, which checks the host, the origin and the token of a request, and the bounds of bodies."""
+"""The gate of the broker, which also checks the token of a request, and the bounds of bodies."""
 
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope
 
 from jqueue.domain.errors import InvalidJobError
-from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import LARGE_BYTES, SMALL_BYTES, SMALL_MESSAGE
 from jqueue.server.access import Caller, KnownTokens, Role, not_signed_in
-from jqueue.server.problems import Problem, problem_of
-from jqueue.server.shield import foreign_origin, is_ours, shown
-
-logger: Logger = logger_of("jqueue.server")
+from jqueue.server.problems import Problem
+from jqueue.server.shield import Gate, logger
 
 KEPT_FREE = 4
 """A caller gets all but one part in this number of the room that the others have left, so that no one is locked out."""
@@ -44,54 +40,26 @@ def has_caller(scope: object) -> bool:
     return isinstance(scope, dict) and _CALLER in scope
 
 
-class Gate:
-    """Lets a request in if its host, its origin and its token are right, and makes a problem of every error.
+class TokenGate(Gate):
+    """The gate of the broker, which also checks the token.
 
     Args:
         app: the application behind it.
         tokens: the tokens; None if every caller is an operator.
-        hosts: names of this host, besides addresses and `localhost`.
+        hosts: see `Gate`.
     """
 
     def __init__(self, app: ASGIApp, tokens: KnownTokens | None, hosts: Collection[str]) -> None:
-        self._app, self._tokens = app, tokens
-        self._hosts = {host.casefold().rstrip(".") for host in hosts}
+        super().__init__(app, hosts)
+        self._tokens = tokens
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as an ASGI application."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        started = False
-
-        async def send_noting(message: Message) -> None:
-            nonlocal started
-            started = True
-            await send(message)
-
-        try:
-            scope[_CALLER], scope["app"] = self._caller(scope), self  # with an app, a route raises its HTTPException
-            await self._app(scope, receive, send_noting)
-        except Exception as error:
-            problem = problem_of(error)
-            if problem.status == 500:  # no text of an error, which may quote a payload
-                frames = "".join(traceback.format_tb(error.__traceback__))
-                logger.error("a request failed: %s\n%s", type(error).__name__, frames)
-            if started:
-                raise ConnectionAbortedError("the answer could not be completed") from None
-            await problem.response()(scope, receive, send)
-
-    def _caller(self, scope: Scope) -> Caller:
-        headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if not is_ours(host, self._hosts):
-            detail = f"the host name {shown(host)} is not allowed: start the broker with --host NAME"
-            raise Problem(421, "HostNotAllowed", detail)
-        if (foreign := foreign_origin(headers, host, self._hosts, scope["method"])) is not None:
-            raise Problem(403, "ForeignOrigin", foreign)
+    def check(self, scope: Scope, headers: Headers) -> None:
+        """Check a request: see `Gate`. Its caller is noted."""
+        super().check(scope, headers)
         if self._tokens is None:
             client = scope.get("client")
-            return Caller(Role.OPERATOR, client[0] if client else "")
+            scope[_CALLER] = Caller(Role.OPERATOR, client[0] if client else "")
+            return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         try:
             caller = self._tokens.caller(token.strip()) if scheme.lower() == "bearer" else None
@@ -101,7 +69,7 @@ class Gate:
             raise Problem(503, "TokensUnreadable", detail, retry_after=5) from None
         if caller is None:
             raise not_signed_in()
-        return caller
+        scope[_CALLER] = caller
 
 
 class _Room:

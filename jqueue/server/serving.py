@@ -24,7 +24,7 @@ from jqueue.server.access import KnownTokens, Role, TokenFile, Tokens, random_te
 from jqueue.server.api import Api
 from jqueue.server.app import dashboard
 from jqueue.server.calls import KEEP_ALIVE, Calls, WholeObject
-from jqueue.server.intake import PATIENCE, Gate, Intake, has_caller
+from jqueue.server.intake import PATIENCE, Intake, TokenGate, has_caller
 from jqueue.server.openapi import openapi
 from jqueue.server.problems import Problem
 from jqueue.worker.signals import handle_signals
@@ -94,7 +94,7 @@ def broker(
         Route("/v1/openapi.json", lambda _: Response(openapi(), media_type="application/json"), methods=["GET"]),
         *Api(queue, intake).routes(),
     ]
-    gate = Gate(Router(routes, redirect_slashes=False), tokens, hosts)
+    gate = TokenGate(Router(routes, redirect_slashes=False), tokens, hosts)
     authorize = (lambda _: Role.OPERATOR) if tokens is None else Tokens(tokens, cookie, random_text())
     page = dashboard(queue, authorize=authorize, hosts=hosts)
 

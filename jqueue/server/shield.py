@@ -1,16 +1,20 @@
-"""Protection of the page against other sites: names of the host, origins, and headers of every answer."""
+"""Protection of the page and the broker against other sites: names of the host, origins, and headers of answers."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import traceback
+from collections.abc import Collection, Mapping
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jqueue.domain.printable import printable
+from jqueue.ports.log import Logger, logger_of
+from jqueue.server.problems import Problem, problem_of
+
+logger: Logger = logger_of("jqueue.server")
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -33,13 +37,15 @@ HEADERS = {
 PROOF = "X-Jqueue-Dashboard"
 """A header that every request for a change has. A page of another site cannot set it without asking us first."""
 
+ALLOW = "Allow a name of this host: dashboard --allow-host NAME, serve --host NAME, or hosts=[NAME]"
+
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 SAFE_METHODS = frozenset(("GET", "HEAD"))
 
 
-class Shield:
-    """Refuses requests for foreign host names, and changes that another site has sent. Adds the headers.
+class Gate:
+    """Lets a request in if its host and its origin are right, and makes a problem document of every error.
 
     Args:
         app: the application behind it.
@@ -47,7 +53,10 @@ class Shield:
             `localhost` are accepted always: a foreign name that points here is the danger.
     """
 
-    def __init__(self, app: ASGIApp, hosts: Collection[str] | None = None) -> None:
+    headers: Mapping[str, str] = {}
+    """Headers of every answer."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
         self._app = app
         self._hosts = None if hosts is None else {host.casefold().rstrip(".") for host in hosts}
 
@@ -56,27 +65,52 @@ class Shield:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        started = False
 
-        async def send_shielded(message: Message) -> None:
+        async def send_noting(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(self.headers)
+            started = True
             await send(message)
 
-        refusal = self._refusal(Headers(scope=scope), scope["method"])
-        app: ASGIApp = self._app if refusal is None else JSONResponse({"error": refusal}, 403)
-        await app(scope, receive, send_shielded)
+        scope.setdefault("app", self)  # with an app, a route raises its HTTPException
+        scope.pop("starlette.exception_handlers", None)  # of a surrounding application
+        try:
+            self.check(scope, Headers(scope=scope))
+            await self._app(scope, receive, send_noting)
+        except Exception as error:
+            problem = problem_of(error)
+            if problem.status == 500:  # no text of an error, which may quote a payload
+                frames = "".join(traceback.format_tb(error.__traceback__))
+                logger.error("a request failed: %s\n%s", type(error).__name__, frames)
+            if started:
+                raise ConnectionAbortedError("the answer could not be completed") from None
+            await problem.response()(scope, receive, send_noting)
 
-    def _refusal(self, headers: Headers, method: str) -> str | None:
-        host = headers.get("host", "")
-        if self._hosts is not None and not is_ours(host, self._hosts):
-            return f"the host name {shown(host)} is not allowed: start the dashboard with --allow-host NAME"
-        if method in SAFE_METHODS:
-            return None
-        if (foreign := foreign_origin(headers, host, self._hosts or (), method)) is not None:
-            return foreign
-        if headers.get(PROOF) is None:
-            return f"the request has no header {PROOF}"
-        return None
+    def check(self, scope: Scope, headers: Headers) -> None:
+        """Check a request before the application gets it.
+
+        Raises:
+            Problem: it is refused.
+        """
+        host, names = headers.get("host", ""), self._hosts or ()
+        if self._hosts is not None and not is_ours(host, names):
+            raise Problem(421, "HostNotAllowed", f"the host name {shown(host)} is not allowed. {ALLOW}")
+        if (foreign := foreign_origin(headers, host, names, scope["method"])) is not None:
+            raise Problem(403, "ForeignOrigin", foreign)
+
+
+class Shield(Gate):
+    """The gate of the page. A request for a change needs a header that no other site can set."""
+
+    headers: Mapping[str, str] = HEADERS
+
+    def check(self, scope: Scope, headers: Headers) -> None:
+        """Check a request: see `Gate`."""
+        super().check(scope, headers)
+        if scope["method"] not in SAFE_METHODS and headers.get(PROOF) is None:
+            raise Problem(403, "ForeignOrigin", f"the request has no header {PROOF}")
 
 
 def foreign_origin(headers: Headers, host: str, names: Collection[str], method: str) -> str | None:
@@ -89,7 +123,7 @@ def foreign_origin(headers: Headers, host: str, names: Collection[str], method: 
     if origin is not None and not _is_origin_of(origin, host, names):
         return (
             f"the request comes from another site: its Origin is {shown(origin)}, and its Host is {shown(host)}. "
-            "Behind a proxy, allow its name: dashboard --allow-host NAME, serve --host NAME, or hosts=[NAME]"
+            f"{ALLOW}, also that of a proxy"
         )
     is_visit = method in SAFE_METHODS and (site == "none" or headers.get("sec-fetch-dest") == "document")
     if site != "same-origin" and not is_visit:

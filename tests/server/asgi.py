@@ -21,7 +21,7 @@ class Answer:
     @property
     def problem(self):
         """The status and the title of a problem document."""
-        assert self.headers["Content-Type"] == "application/problem+json"
+        assert "application/problem+json" in (self.headers.get("Content-Type"), self.headers.get("content-type"))
         assert self.values["type"] == f"urn:jqueue:{self.values['title']}"
         return self.values["status"], self.values["title"]
 

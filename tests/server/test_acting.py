@@ -57,8 +57,8 @@ async def test_the_commit_itself_compares_the_job_with_what_was_seen(path, other
         shown = await seen(app, job.id)
         storage.first = lambda: other.dequeue("mail")
         answer = await act(app, "cancel", {"id": job.id, "seen": shown["seen"]})
-        assert (409, "changed") == (answer.status, answer.values["kind"])
-        assert "has changed meanwhile" in answer.values["error"]
+        assert (409, "ChangedMeanwhileError") == answer.problem
+        assert "has changed meanwhile" in answer.values["detail"]
         [held] = (await queue.read_state()).in_progress_jobs()
         assert not held.cancel_requested
 
@@ -114,9 +114,9 @@ async def test_dead_jobs_are_queued_again_by_entrypoint_error_and_age_without_th
 async def test_a_dead_job_is_queued_again_with_a_corrected_payload_and_only_one_at_a_time(queue, app):
     job_id = await kill(queue)
     [job] = [[job_id, (await seen(app, job_id))["seen"]]]
-    assert 400 == (await act(app, "edit", {"jobs": [job], "payload": "{}", "json": True})).status
+    assert 422 == (await act(app, "edit", {"jobs": [job], "payload": "{}", "json": True})).status
     body = {"id": job_id, "seen": job[1], "json": True}
-    assert 400 == (await act(app, "edit", {**body, "payload": "{"})).status
+    assert 422 == (await act(app, "edit", {**body, "payload": "{"})).status
     assert 200 == (await act(app, "edit", {**body, "payload": '{"to":"ada"}'})).status
     assert [(job_id, b'{"to":"ada"}')] == [(each.id, each.payload) for each in await queue.dequeue()]
 
@@ -130,14 +130,14 @@ async def test_selected_jobs_are_changed_in_one_commit_except_those_that_changed
     assert ({"done": 2, **DONE, "changed": 1}, before + 1) == (answer.values, await version(queue))
     assert [-2, 7, -2] == [(await queue.find(job_id)).priority for job_id in ids]
     many = await act(app, "cancel", {"jobs": jobs * 20})
-    assert (400, "at most 50 jobs can be selected") == (many.status, many.values["error"])
+    assert (422, "at most 50 jobs can be selected") == (many.status, many.values["detail"])
 
 
 async def test_redriven_jobs_become_ready_at_the_rate_that_was_entered(queue, app):
     for _ in range(3):
         await kill(queue)
     body = {"query": {"state": "dead"}, "seen_at": (await get(app, "/api/dead")).values["now"] + 1}
-    assert 400 == (await act(app, "redrive", {**body, "rate": 0})).status
+    assert 422 == (await act(app, "redrive", {**body, "rate": 0})).status
     assert 3 == (await act(app, "redrive", {**body, "delay": "1m", "rate": 10, "before": 1})).values["done"]
     jobs = sorted((await queue.read_state()).queued_jobs(), key=lambda job: job.sequence)
     assert [66, 72, 78] == [(job.run_at - job.queued_at).total_seconds() for job in jobs]
@@ -167,9 +167,9 @@ async def test_an_action_on_all_that_match_never_reaches_jobs_of_other_states(qu
     assert 1 == answer.values["done"]
     assert [dead] == [job.id for job in (await queue.read_state()).jobs]
     refused = await act(app, "cancel", {"query": {"state": "dead"}, "seen_at": 1})
-    assert (400, "this is for jobs that are expired or ready or scheduled or waiting") == (
+    assert (422, "this is for jobs that are expired or ready or scheduled or waiting") == (
         refused.status,
-        refused.values["error"],
+        refused.values["detail"],
     )
 
 
@@ -251,7 +251,7 @@ async def test_a_store_that_fails_partway_leaves_the_rest_and_says_what_was_done
     assert (10, True) == (answer["done"], answer["left"])
     assert "the store is away" in answer["why"]
     failed = await act(app, "cancel", body)
-    assert (503, "store") == (failed.status, failed.values["kind"])
+    assert (503, "StorageFatalError") == failed.problem
     assert 5 == (await queue.stats()).ready
     storage.writes = 10**9
     assert 5 == (await act(app, "cancel", body)).values["done"]
@@ -290,10 +290,10 @@ async def test_a_wrong_argument_is_refused_in_one_sentence(queue, app):
         ("cancel", {"query": {"state": 7}, "seen_at": 1}),
     ):
         answer = await act(app, action, body)
-        assert (answer.status, answer.values["kind"]) in ((400, "invalid"), (409, "changed")), action
+        assert answer.problem in ((422, "InvalidJobError"), (409, "ChangedMeanwhileError")), action
         assert b"hunter2" not in answer.body
     wrong = await act(app, "reprioritise", {"id": "a", "seen": [], "priority": "high"})
-    assert "the action needs 'priority' of the kind 'integer'" == wrong.values["error"]
+    assert "the action needs 'priority' of the kind 'integer'" == wrong.values["detail"]
     assert before == await version(queue)
 
 
@@ -418,7 +418,7 @@ async def test_a_worker_is_told_to_stop_unless_it_has_left(queue, app):
     queue.leave("r1")
     await queue.enqueue("mail", b"")
     gone = await act(app, "stop-worker", body)
-    assert (409, "changed") == (gone.status, gone.values["kind"])
+    assert (404, "WorkerNotFoundError") == gone.problem
 
 
 async def test_the_history_names_the_token_of_the_user_who_asked(queue, tmp_path):

@@ -79,7 +79,7 @@ async def test_a_wrong_token_gets_no_cookie_and_a_cookie_cannot_be_made_up(guard
 
 async def test_only_the_names_of_this_host_are_accepted(guarded):
     for host in ("evil.example", "queue.example.org.evil.example", "", "127.0.0.1.evil.example", "[", "x@["):
-        assert 403 == (await get(guarded, "/", host=host)).status
+        assert 421 == (await get(guarded, "/", host=host)).status
     for host in ("127.0.0.1:8000", "localhost:8000", "[::1]:8000", "QUEUE.example.org."):
         assert 200 == (await get(guarded, "/", host=host)).status
 
@@ -124,7 +124,7 @@ async def test_the_origin_of_an_allowed_host_passes_behind_a_proxy_and_a_refusal
     headers = {"origin": origin, "sec-fetch-site": "same-origin"}
     answer = await post(guarded, "/api/session", {"token": TOKEN}, headers=headers, host=host)
     assert (200 if passes else 403) == answer.status
-    assert passes or {origin + ",", host + "."} <= set(answer.values["error"].split())
+    assert passes or {origin + ",", host + "."} <= set(answer.values["detail"].split())
 
 
 @pytest.mark.parametrize("target", ["/", "/app.js", "/api/overview", "/nothing"])

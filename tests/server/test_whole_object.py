@@ -11,7 +11,7 @@ from jqueue.domain.errors import StorageFatalError
 from jqueue.operations import Enqueue
 from jqueue.server.access import Role
 from jqueue.server.calls import WholeObject
-from jqueue.server.intake import Gate
+from jqueue.server.intake import TokenGate
 from jqueue.testing.tuning import tune
 from tests.server.asgi import get
 from tests.server.served import TOKENS, serving, token_file
@@ -75,7 +75,7 @@ async def test_more_jobs_in_segments_than_are_sent_are_a_clear_error(path):
     async with tune(BrokerQueue(LocalFileSystemStorage(path)), hot_bytes=0, fewest_rows=1) as queue:
         while not (await queue.read_state(hot=True)).segments:
             await queue.enqueue_many([Enqueue("mail") for _ in range(20)])
-        app = Gate(Router([Route("/v1/object", WholeObject(queue, most_rows=3))]), None, ())
+        app = TokenGate(Router([Route("/v1/object", WholeObject(queue, most_rows=3))]), None, ())
         answer = await get(app, "/v1/object")
         assert 413 == answer.status
         assert "at most 3 are sent" in answer.values["detail"]

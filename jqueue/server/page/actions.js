@@ -117,7 +117,7 @@ export class Actions {
         jobs !== 1 && h("p", {}, "Jobs that have changed since you looked, or came since, stay as they are.")] },
     async (entered, say) => {
       const error = await this.send(name, { ...body, ...entered }, done, say);
-      return ["invalid", "refused"].includes(error?.kind) ? error.message : this.tell(error);
+      return error?.kind === "refused" ? error.message : this.tell(error);
     });
   }
 

@@ -142,7 +142,7 @@ export class App {
       view.wrong = null;
     } catch (error) {
       if (view !== this.view) return;
-      if (["invalid", "refused"].includes(error.kind)) view.wrong = error.message;
+      if (error.kind === "refused") view.wrong = error.message;
       else this.trouble(error);
     }
     if (view === this.view) this.render();

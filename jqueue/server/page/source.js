@@ -4,8 +4,10 @@ import { App } from "./app.js";
 
 const PATIENCE = 90; // seconds for an answer: longer than the server waits for the store
 
-function refusal(message, kind, status = 0) {
-  return Object.assign(new Error(message), { kind, status });
+const KINDS = { 401: "token", 404: "changed", 409: "changed" }; // of refusals; without a status, nothing was answered
+
+function refusal(message, status = 0) {
+  return Object.assign(new Error(message), { status, kind: KINDS[status] ?? (status >= 400 && status < 500 ? "refused" : "away") });
 }
 
 async function call(path, options = {}) {
@@ -16,16 +18,16 @@ async function call(path, options = {}) {
     text = await answer.text();
   } catch (error) {
     const late = `the dashboard's server has not answered for ${PATIENCE} s. Look at what has been done before you try again`;
-    throw refusal(error.name === "TimeoutError" ? late : "the dashboard's server does not answer: is it still running?", "away");
+    throw refusal(error.name === "TimeoutError" ? late : "the dashboard's server does not answer: is it still running?");
   }
   if (answer.status === 304) return { values: null };
   let values;
   try {
     values = JSON.parse(text);
   } catch {
-    throw refusal(`the server gave an answer that is no JSON (status ${answer.status})`, "away", answer.status);
+    throw refusal(`the server gave an answer that is no JSON (status ${answer.status})`);
   }
-  if (!answer.ok) throw refusal(values.error || `status ${answer.status}`, values.kind, answer.status);
+  if (!answer.ok) throw refusal(values.detail || `status ${answer.status}`, answer.status);
   return { values, etag: answer.headers.get("ETag") };
 }
 
