@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, UnsetType
@@ -20,15 +20,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive
 
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.json_views import (
-    Instant,
-    ShownEvent,
-    ShownJob,
-    ShownLife,
-    ShownStats,
-    job_values,
-    stats_values,
-)
+from jqueue.core.json_views import ShownEvent, ShownJob, ShownLife, ShownStats, job_values, stats_values
 from jqueue.core.messages import check_values
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError, QueueMissingError
@@ -45,6 +37,7 @@ from jqueue.server.access import ACCESS, HIDDEN, Caller, Role, check, check_oper
 from jqueue.server.calls import end, is_gone, unless_gone
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.past import events_of
+from jqueue.server.payloads import text_of
 from jqueue.server.problems import Problem
 from jqueue.server.view import Viewers
 
@@ -170,8 +163,8 @@ class Choice(_Body, frozen=True):
 
     id: str | UnsetType = UNSET
     entrypoint: str | UnsetType = UNSET
-    since: Instant | UnsetType = UNSET
-    until: Instant | UnsetType = UNSET
+    since: Moment | UnsetType = UNSET
+    until: Moment | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=MOST_EVENTS)] = 100
 
 
@@ -236,11 +229,6 @@ class Call:
     path: Mapping[str, str]
 
     @property
-    def role(self) -> Role:
-        """The role of the caller."""
-        return self.caller.role
-
-    @property
     def claim(self) -> Claim:
         """The claim that the path names.
 
@@ -258,8 +246,7 @@ class Endpoint:
     """One method on one path.
 
     Attributes:
-        method: of HTTP.
-        path: the path, with names in braces.
+        request: the method of HTTP and the path, with names in braces, as in the table of rights.
         name: its name in the description.
         summary: its description, one line.
         answers: the types that its answer may have; none if it has no content.
@@ -268,19 +255,13 @@ class Endpoint:
         errors: more statuses that it may have.
     """
 
-    method: str
-    path: str
+    request: str
     name: str
     summary: str
-    answers: tuple[Any, ...] = ()
-    body: Any = None
-    query: type[_Body] = _Body
-    errors: tuple[int, ...] = ()
-
-    @property
-    def request(self) -> str:
-        """Its row in the table of rights."""
-        return f"{self.method} {self.path}"
+    answers: tuple[Any, ...]
+    body: Any
+    query: type[_Body]
+    errors: tuple[int, ...]
 
     @property
     def roles(self) -> frozenset[Role]:
@@ -288,39 +269,26 @@ class Endpoint:
         return ACCESS[self.request]
 
 
-_CLAIM = "/v1/claims/{id}/{attempt}"
-
-ENDPOINTS = (
-    Endpoint(
-        "POST", "/v1/jobs", "enqueue",
-        "Enqueue a job, or a list of jobs all together or none of them. A job with an `id` is added at most once.",
-        (ShownJob, EnqueuedJobs), NewJob | list[NewJob], errors=(409,),
-    ),
-    Endpoint(
-        "GET", "/v1/jobs/{id}", "find",
-        "Look at a job.",
-        (FoundJob,), errors=(404,),
-    ),
-    Endpoint(
-        "POST", "/v1/claims", "claim",
-        "Claim ready jobs, and wait for the first one. If the answer is lost, a repeated `call` gets the same jobs.",
-        (ClaimedJobs,), NewClaim, WaitQuery,
-    ),
-    Endpoint("POST", f"{_CLAIM}/ack", "ack", "Finish a claimed job.", (), Done, errors=(404, 409)),
-    Endpoint("POST", f"{_CLAIM}/nack", "nack", "Give a claimed job back.", (), Failed, errors=(404, 409)),
-    Endpoint(
-        "POST", f"{_CLAIM}/heartbeat", "heartbeat",
-        "Say that the work on a claimed job goes on. JobCancelledError says that it was cancelled: nack it.",
-        errors=(404, 409),
-    ),
-    Endpoint("GET", "/v1/stats", "stats", "Show the figures of the queue.", (ShownStats,), errors=(404,)),
-    Endpoint(
-        "GET", "/v1/history", "history",
-        "List what happened to jobs, the newest event first. A queue keeps a history if it was configured to.",
-        (Events,), None, Choice, errors=(404,),
-    ),
-)  # fmt: skip
+ENDPOINTS: list[Endpoint] = []
 """Every endpoint but those of jqueue's own clients and of the description."""
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+def _endpoint(
+    request: str, *answers: Any, body: Any = None, query: type[_Body] = _Body, errors: tuple[int, ...] = ()
+) -> Callable[[Verb], Verb]:
+    """List a method of `Api` as an endpoint: see `Endpoint`. Its docstring is the summary."""
+
+    def listed(verb: Verb) -> Verb:
+        summary = " ".join((verb.__doc__ or "").split())
+        ENDPOINTS.append(Endpoint(request, verb.__name__, summary, answers, body, query, errors))
+        return verb
+
+    return listed
+
+
+_CLAIM = "POST /v1/claims/{id}/{attempt}"
 
 
 class Api:
@@ -340,10 +308,8 @@ class Api:
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
-        return [
-            Route(each.path.replace("{id}", "{id:path}"), self._serving(each), methods=[each.method])
-            for each in ENDPOINTS
-        ]
+        requests = [(each.request.replace("{id}", "{id:path}").split(), self._serving(each)) for each in ENDPOINTS]
+        return [Route(path, serve, methods=[method]) for (method, path), serve in requests]
 
     def _serving(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
         """Return the function that answers the requests of an endpoint."""
@@ -370,18 +336,20 @@ class Api:
 
         return serve
 
+    @_endpoint("POST /v1/jobs", ShownJob, EnqueuedJobs, body=NewJob | list[NewJob], errors=(409,))
     async def enqueue(self, call: Call) -> Any:
-        """Enqueue a job or several."""
+        """Enqueue a job, or a list of jobs all together or none of them. A job with an `id` is added at most once."""
         queue, is_list = self._queue, isinstance(call.body, list)
         if is_list and len(call.body) > (most := queue.options.limits.batch_size):
             raise InvalidJobError(f"a list may have at most {most} jobs")
         enqueues = [_enqueue_of(each) for each in (call.body if is_list else [call.body])]
         for each in enqueues:
-            check_operation(call.role, each)
+            check_operation(call.caller.role, each)
         jobs = await (queue.enqueue_many(enqueues) if is_list else queue.apply(*enqueues))
         shown = [job_values(job, self._now()) for job in jobs]
         return {"jobs": shown} if is_list else shown[0]
 
+    @_endpoint("GET /v1/jobs/{id}", FoundJob, errors=(404,))
     async def find(self, call: Call) -> Any:
         """Look at a job."""
         queue, job_id = self._queue, call.path["id"]
@@ -393,16 +361,17 @@ class Api:
         if job is None:
             gone = f"job {job_id!r} has finished" if job_id in view.header.finished else None
             raise JobNotFoundError(job_id, gone)
-        seen = "payload" not in HIDDEN[call.role]
+        seen = "payload" not in HIDDEN[call.caller.role]
         if seen and job.payload_apart and job.payload_object is not None and job.payload_object.size <= LARGEST_BODY:
             job = job.model_copy(update={"payload": b"".join([piece async for piece in payload_of(queue, job)])})
         result = job.result
         if job.status is JobStatus.COMPLETED and job.result_object is not None:
             result = await queue.result(job, timeout=0)
-        return without_hidden(call.role, self._found(job) | {"result": result})
+        return without_hidden(call.caller.role, self._found(job) | {"result": result})
 
+    @_endpoint("POST /v1/claims", ClaimedJobs, body=NewClaim, query=WaitQuery)
     async def claim(self, call: Call) -> Any:
-        """Claim jobs. If the client is gone by then, they are handed back, unless it has repeated the call."""
+        """Claim ready jobs, and wait for the first one. If the answer is lost, a repeated `call` gets the same jobs."""
         options, wait = msgspec.structs.asdict(call.body), Wait(call.query.wait)
         name, names = options.pop("call"), options.pop("entrypoints")
         dequeue: Callable[..., Awaitable[list[Job]]] = self._queue.dequeue
@@ -419,8 +388,8 @@ class Api:
             jobs = await dequeue(names, wait=wait or None, **options)
             for _ in range(TURNS if jobs else 0):
                 await asyncio.sleep(0)
-            if not gone.done() and call.caller.is_known():
-                return {"jobs": [without_hidden(call.role, self._found(job)) for job in jobs]}
+            if not gone.done() and call.caller.is_known():  # or else the jobs go back, unless the call was repeated
+                return {"jobs": [without_hidden(call.caller.role, self._found(job)) for job in jobs]}
             if name is None or self._waits.get(name) is wait:
                 await self._queue.nack_many(jobs, charge=False)
             raise Problem(400, "Disconnected", "the client is gone") if gone.done() else not_signed_in()
@@ -429,57 +398,44 @@ class Api:
                 del self._waits[name]
             await end(gone)
 
+    @_endpoint(f"{_CLAIM}/ack", body=Done, errors=(404, 409))
     async def ack(self, call: Call) -> None:
-        """Finish a job."""
+        """Finish a claimed job."""
         await self._queue.ack(call.claim, result=call.body.result)
 
+    @_endpoint(f"{_CLAIM}/nack", body=Failed, errors=(404, 409))
     async def nack(self, call: Call) -> None:
-        """Give a job back."""
+        """Give a claimed job back."""
         await self._queue.nack(call.claim, **msgspec.structs.asdict(call.body))
 
+    @_endpoint(f"{_CLAIM}/heartbeat", errors=(404, 409))
     async def heartbeat(self, call: Call) -> None:
-        """Keep a claim."""
+        """Say that the work on a claimed job goes on. JobCancelledError says that it was cancelled: nack it."""
         await self._queue.heartbeat(call.claim)
 
+    @_endpoint("GET /v1/stats", ShownStats, errors=(404,))
     async def stats(self, call: Call) -> Any:
-        """Show the figures."""
+        """Show the figures of the queue."""
         view = await self._viewers.look()
         if view.queue.absent:
             raise QueueMissingError(self._queue.storage)
         return stats_values(describe(self._queue.storage), view.queue, view.stats, view.now)
 
+    @_endpoint("GET /v1/history", Events, query=Choice, errors=(404,))
     async def history(self, call: Call) -> Any:
-        """List events."""
+        """List what happened to jobs, the newest event first. A queue keeps a history if it was configured to."""
         query = {name: value for name, value in msgspec.structs.asdict(call.query).items() if value is not UNSET}
-        most, query["job_id"] = query.pop("limit"), query.pop("id", None)
-        for name in ("since", "until"):
-            if name in query:
-                try:
-                    query[name] = msgspec.convert(query[name], Moment)
-                except msgspec.ValidationError:
-                    raise InvalidJobError(f"{name} must be a time such as 2026-11-23T08:00:00Z") from None
-        return await events_of(self._queue, most, **query)
+        return await events_of(self._queue, query.pop("limit"), job_id=query.pop("id", None), **query)
 
     def _now(self) -> datetime:
         return time_of(self._queue, self._queue.options.clock)
 
     def _found(self, job: Job) -> dict[str, Any]:
         """Return the values of a `FoundJob`. Its result is left out."""
-        text = payload = None
-        if not job.payload_apart:
-            payload = job.payload
-            try:
-                text = payload.decode()
-            except UnicodeDecodeError:
-                text = None
+        payload = None if job.payload_apart else job.payload
+        text = None if payload is None else text_of(payload, whole=True)
         shown = job_values(job, self._now(), ShownLife)
-        return {
-            **shown,
-            "headers": dict(job.headers),
-            "payload": payload,
-            "text": text,
-            "result": None,
-        }
+        return {**shown, "headers": dict(job.headers), "payload": payload, "text": text, "result": None}
 
 
 def _enqueue_of(given: Any) -> Enqueue:

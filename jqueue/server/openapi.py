@@ -63,7 +63,7 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
         *(
             {"name": name, "in": "path", "required": True, "schema": schemas[name]}
             for name in ("id", "attempt")
-            if f"{{{name}}}" in endpoint.path
+            if f"{{{name}}}" in endpoint.request
         ),
         *({"name": name, "in": "query", "schema": schema} for name, schema in fields.items()),
     ]
@@ -122,7 +122,8 @@ def openapi() -> bytes:
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
         operation = _operation(endpoint, dict(zip(types, schemas, strict=True)))
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
+        method, path = endpoint.request.split()
+        paths.setdefault(path, {})[method.lower()] = operation
     names = ", ".join(f"{error.__name__} ({status})" for error, status in STATUSES.items())
     document = {
         "openapi": "3.1.0",
