@@ -194,7 +194,7 @@ class KnownTokens:
     """
 
     def __init__(self, roles: Mapping[str, Role]) -> None:
-        self._callers = [Caller(role, role, _hash(token), self) for token, role in roles.items()]
+        self._callers = [Caller(role, role, hash_of(token), self) for token, role in roles.items()]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(<{len(self._callers)} tokens>)"
@@ -207,15 +207,19 @@ class KnownTokens:
         """
         return self._callers
 
-    def caller(self, token: str) -> Caller | None:
-        """Return the caller with a token; None if the token is wrong.
+    def caller(self, value: str, value_of: Callable[[str], str] = str) -> Caller | None:
+        """Return the caller with a value; None if the value is wrong.
+
+        Args:
+            value: the hash of a token, or a value that is made of it.
+            value_of: makes the value of a hash.
 
         Raises:
             InvalidJobError: the file of the tokens cannot be read now.
         """
-        value, found = _hash(token), None
+        found = None
         for caller in self.callers():  # all of them, so that the time tells nothing
-            if hmac.compare_digest(caller.token_hash, value):
+            if hmac.compare_digest(value_of(caller.token_hash).encode(), value.encode()):
                 found = caller
         return found
 
@@ -278,7 +282,7 @@ class TokenFile(KnownTokens):
         """
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, f"{role} {_hash(token)} {name}\n".encode())
+            os.write(descriptor, f"{role} {hash_of(token)} {name}\n".encode())
         finally:
             os.close(descriptor)
 
@@ -287,44 +291,37 @@ class Tokens:
     """Tokens, each with a role, for users of the page. The browser keeps a cookie from which no token can be computed.
 
     Args:
-        known: the tokens; or the roles by token.
+        known: the tokens.
         cookie: name of the cookie. Two pages of one host need different names.
         secret: makes the value of a cookie, so that it cannot be computed from the hashes in the file.
     """
 
-    def __init__(self, known: Mapping[str, Role] | KnownTokens, cookie: str, secret: str) -> None:
+    def __init__(self, known: KnownTokens, cookie: str, secret: str) -> None:
         self.cookie = cookie
         self._secret = secret.encode()
-        self._known = known if isinstance(known, KnownTokens) else KnownTokens(known)
+        self._known = known
 
     def __repr__(self) -> str:
         return f"Tokens({self._known}, {self.cookie!r})"
 
     def session(self, token: str) -> str | None:
         """Return the value of the cookie for a token; None if the token is wrong."""
-        value = self._value(_hash(token))
-        return value if self._role(value) is not None else None
+        value = self._value(hash_of(token))
+        return None if self._user(value) is None else value
 
     def __call__(self, request: Request) -> Role | None:
         """Return the role of the user who has sent a request."""
-        return self._role(request.cookies.get(self.cookie, ""))
+        user = self._user(request.cookies.get(self.cookie, ""))
+        return None if user is None else user.role
 
     def name(self, request: Request) -> str | None:
         """Return the name of the token of the user who has sent a request."""
-        caller = self._caller(request.cookies.get(self.cookie, ""))
-        return None if caller is None else caller.name
+        user = self._user(request.cookies.get(self.cookie, ""))
+        return None if user is None else user.name
 
-    def _role(self, value: str) -> Role | None:
-        caller = self._caller(value)
-        return None if caller is None else caller.role
-
-    def _caller(self, value: str) -> Caller | None:
-        found = None
-        for caller in self._known.callers():  # all, so that time tells nothing
-            same = hmac.compare_digest(self._value(caller.token_hash).encode(), value.encode())
-            if same and caller.role in OF_THE_PAGE:
-                found = caller
-        return found
+    def _user(self, value: str) -> Caller | None:
+        caller = self._known.caller(value, self._value)
+        return None if caller is None or caller.role not in OF_THE_PAGE else caller
 
     def _value(self, known: str) -> str:
         return hmac.digest(self._secret, known.encode(), "sha256").hex()
@@ -339,5 +336,6 @@ def random_text() -> str:
 _HASH = re.compile("[0-9a-f]{64}")
 
 
-def _hash(token: str) -> str:
+def hash_of(token: str) -> str:
+    """Return the SHA-256 of a token in hexadecimal."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope
 
 from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.sharing import LARGE_BYTES, SMALL_BYTES, SMALL_MESSAGE
-from jqueue.server.access import Caller, KnownTokens, Role, not_signed_in
+from jqueue.server.access import Caller, KnownTokens, Role, hash_of, not_signed_in
 from jqueue.server.problems import Problem
 from jqueue.server.shield import Gate, logger
 
@@ -62,7 +62,7 @@ class TokenGate(Gate):
             return
         scheme, _, token = headers.get("authorization", "").partition(" ")
         try:
-            caller = self._tokens.caller(token.strip()) if scheme.lower() == "bearer" else None
+            caller = self._tokens.caller(hash_of(token.strip())) if scheme.lower() == "bearer" else None
         except InvalidJobError as error:
             logger.error("%s", error)
             detail = "the broker cannot read its token file now"

@@ -26,7 +26,7 @@ from jqueue.server.app import dashboard
 from jqueue.server.calls import KEEP_ALIVE, Calls, WholeObject
 from jqueue.server.intake import PATIENCE, Intake, TokenGate, has_caller
 from jqueue.server.openapi import openapi
-from jqueue.server.problems import Problem
+from jqueue.server.shield import HEADER_BYTES
 from jqueue.worker.signals import handle_signals
 
 NAMES = ("", "/{name}")
@@ -43,9 +43,6 @@ MOST_CONNECTIONS = 4096
 
 A quarter of them may be connections on which no request had a token. A further one ends the oldest of those.
 """
-
-HEADER_BYTES = 32 << 10
-"""Bytes of the largest head of a request."""
 
 
 @dataclass(frozen=True)
@@ -167,27 +164,6 @@ class _Protocol(H11Protocol):
         self._timer = self.loop.call_later(self._patience, self._look)
 
 
-class _HeadCheck:
-    """Refuses heads that are too large, and those with two lengths of the body: a proxy may believe the other one."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as an ASGI application."""
-        app, detail = self._app, ""
-        if scope["type"] == "http":
-            headers = scope["headers"]
-            size = sum(len(name) + len(value) for name, value in headers) + len(scope["query_string"])
-            if size + len(scope["raw_path"]) > HEADER_BYTES:  # h11 bounds heads that come in several pieces only
-                detail = f"the head of a request may have at most {HEADER_BYTES} bytes"
-            elif {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
-                detail = "the request has both a Content-Length and a Transfer-Encoding"
-        if detail:
-            app = Problem(400, "BadHead", detail, headers={"Connection": "close"}).response()
-        await app(scope, receive, send)
-
-
 class _Server(uvicorn.Server):
     """A server that leaves signals to its caller, and calls `ready` when it can be reached."""
 
@@ -220,13 +196,13 @@ async def serve_until_stopped(
     Raises:
         OSError: the address cannot be used.
     """
-    with _listening(settings.host, settings.port) as listener:
-        port = listener.getsockname()[1]
-        token, secret = random_text(), random_text()
-        roles = settings.tokens if settings.tokens is not None else {token: Role.OPERATOR}
-        app = dashboard(queue, authorize=Tokens(roles, f"jqueue-{port}", secret), hosts=settings.names, others=others)
-        link = _link(settings, port, "" if settings.tokens is not None else f"#token={token}")
-        await _run(_config(app, settings, LAST_ANSWERS), listener, lambda: show(link))
+    token = "" if settings.tokens else random_text()
+    known = settings.tokens or KnownTokens({token: Role.OPERATOR})
+
+    def page(cookie: str) -> ASGIApp:
+        return dashboard(queue, authorize=Tokens(known, cookie, random_text()), hosts=settings.names, others=others)
+
+    await _serve(page, settings, LAST_ANSWERS, lambda link: show(f"{link}#token={token}" if token else link))
 
 
 async def broker_until_stopped(
@@ -248,28 +224,30 @@ async def broker_until_stopped(
     Raises:
         OSError: the address cannot be used.
     """
-    with _listening(settings.host, settings.port) as listener:
-        port = listener.getsockname()[1]
-        app = broker(queue, tokens, settings.names, settings.patience, f"jqueue-{port}")
-        await _run(_config(app, settings, LAST_CALLS), listener, lambda: show(_link(settings, port, "")), leave)
+    app = partial(broker, queue, tokens, settings.names, settings.patience)
+    await _serve(app, settings, LAST_CALLS, show, leave)
 
 
-async def _run(
-    config: uvicorn.Config,
-    listener: socket.socket,
-    ready: Callable[[], None],
+async def _serve(
+    app: Callable[[str], ASGIApp],
+    settings: Settings,
+    last_answers: int,
+    show: Callable[[str], None],
     leave: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
-    """Serve until a signal comes. Then no connection is accepted, and the answers under way are sent."""
-    started, stopped = asyncio.Event(), asyncio.Event()
-    server = _Server(config, started.set)
-    with handle_signals(stopped.set):
+    """Serve an application, given the name of its cookie, until a signal comes.
+
+    Then no connection is accepted, and the answers under way are sent.
+    """
+    with _listening(settings.host, settings.port) as listener, handle_signals((stopped := asyncio.Event()).set):
+        port, started = listener.getsockname()[1], asyncio.Event()
+        server = _Server(_config(app(f"jqueue-{port}"), settings, last_answers), started.set)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         starting, stopping = asyncio.create_task(started.wait()), asyncio.create_task(stopped.wait())
         try:
             await asyncio.wait([serving, starting], return_when=asyncio.FIRST_COMPLETED)
             if started.is_set():
-                ready()  # if it cannot print the link, the server ends
+                show(_link(settings, port))  # if it cannot be printed, the server ends
                 await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
         finally:
             server.should_exit = True
@@ -284,7 +262,7 @@ def _config(app: ASGIApp, settings: Settings, last_answers: int) -> uvicorn.Conf
     most = third_of_descriptors(MOST_CONNECTIONS)
     protocol = partial(_Protocol, patience=settings.patience, strangers={}, most_strangers=most // 4)
     return uvicorn.Config(
-        _HeadCheck(app),
+        app,
         http=cast(Any, protocol),
         ws="none",
         log_config=None,
@@ -315,7 +293,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
         listener.close()
 
 
-def _link(settings: Settings, port: int, token: str) -> str:
+def _link(settings: Settings, port: int) -> str:
     scheme = "http" if settings.certificate is None else "https"
     name = settings.names[0] if settings.names else settings.host
-    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}/{token}"
+    return f"{scheme}://{f'[{name}]' if ':' in name else name}:{port}/"

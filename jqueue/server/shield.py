@@ -41,6 +41,9 @@ ALLOW = "Allow a name of this host: dashboard --allow-host NAME, serve --host NA
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
+HEADER_BYTES = 32 << 10
+"""Bytes of the largest head of a request."""
+
 SAFE_METHODS = frozenset(("GET", "HEAD"))
 
 
@@ -94,6 +97,11 @@ class Gate:
         Raises:
             Problem: it is refused.
         """
+        size = sum(len(name) + len(value) for name, value in scope["headers"]) + len(scope["query_string"])
+        if size + len(scope.get("raw_path", b"")) > HEADER_BYTES:  # h11 bounds heads that come in several pieces only
+            raise _bad_head(f"the head of a request may have at most {HEADER_BYTES} bytes")
+        if "content-length" in headers and "transfer-encoding" in headers:  # a proxy may believe the other one
+            raise _bad_head("the request has both a Content-Length and a Transfer-Encoding")
         host, names = headers.get("host", ""), self._hosts or ()
         if self._hosts is not None and not is_ours(host, names):
             raise Problem(421, "HostNotAllowed", f"the host name {shown(host)} is not allowed. {ALLOW}")
@@ -111,6 +119,10 @@ class Shield(Gate):
         super().check(scope, headers)
         if scope["method"] not in SAFE_METHODS and headers.get(PROOF) is None:
             raise Problem(403, "ForeignOrigin", f"the request has no header {PROOF}")
+
+
+def _bad_head(detail: str) -> Problem:
+    return Problem(400, "BadHead", detail, headers={"Connection": "close"})
 
 
 def foreign_origin(headers: Headers, host: str, names: Collection[str], method: str) -> str | None:

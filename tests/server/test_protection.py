@@ -7,7 +7,7 @@ import pytest
 from jqueue import DirectQueue, InMemoryStorage, LocalFileSystemStorage
 from jqueue.domain.errors import InvalidJobError
 from jqueue.server import dashboard, page
-from jqueue.server.access import Role, TokenFile, Tokens
+from jqueue.server.access import KnownTokens, Role, TokenFile, Tokens
 from jqueue.server.actions import ACTIONS
 from tests.server.asgi import PROOF, act, get, post, request
 
@@ -16,7 +16,7 @@ TOKEN, GUEST = "operator-token-000000", "viewer-token-00000000"
 
 @pytest.fixture
 def guarded(queue):
-    tokens = Tokens({TOKEN: Role.OPERATOR, GUEST: Role.VIEWER}, "jqueue-8000", "secret")
+    tokens = Tokens(KnownTokens({TOKEN: Role.OPERATOR, GUEST: Role.VIEWER}), "jqueue-8000", "secret")
     return dashboard(queue, authorize=tokens, hosts=("queue.example.org",))
 
 
@@ -47,7 +47,9 @@ async def test_the_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_s
 
 async def test_a_user_signs_in_once_for_several_queues_and_no_page_reads_another_queue(queue):
     other = DirectQueue(InMemoryStorage())
-    app = dashboard(queue, authorize=Tokens({TOKEN: Role.OPERATOR}, "jqueue-8000", "secret"), others=[other])
+    app = dashboard(
+        queue, authorize=Tokens(KnownTokens({TOKEN: Role.OPERATOR}), "jqueue-8000", "secret"), others=[other]
+    )
     await queue.enqueue("mail", b"")
     assert 401 == (await get(app, "/queues/1/api/overview")).status
     assert 403 == (await request(app, "POST", "/queues/1/api/actions/enqueue", body={"entrypoint": "x"})).status
