@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from msgspec import structs
@@ -14,7 +14,7 @@ from jqueue.cli.columns import Cell, Column, Layout, Terminal, write_lines
 from jqueue.cli.help import RefusedError
 from jqueue.cli.live import Interval, live
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
-from jqueue.cli.options import duration, expanding, past, with_unit
+from jqueue.cli.options import duration, past, with_unit
 from jqueue.cli.options import size as size_of
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import (
@@ -30,13 +30,13 @@ from jqueue.cli.printing import (
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.json_views import stats_values
 from jqueue.domain.counters import EventCounters, Totals
-from jqueue.domain.errors import ChangedMeanwhileError, HistoryDamagedError, InvalidJobError, WorkerNotFoundError
+from jqueue.domain.errors import HistoryDamagedError, InvalidJobError, WorkerNotFoundError
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.operator import CreateQueue
 from jqueue.domain.operations.rules import Pause, Reset, Resume, SetLimits
 from jqueue.domain.printable import counted, printable
-from jqueue.domain.rules import SETTINGS, EntrypointRules, QueueSettings, given
+from jqueue.domain.rules import SETTINGS, EntrypointRules, QueueSettings
 from jqueue.domain.stats import EntrypointStats, QueueStats, sum_of
 
 LISTED = 20
@@ -351,15 +351,7 @@ def pause(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, a
     Jobs in progress continue, and new jobs can be enqueued. An entrypoint can be paused before it has jobs. --all
     pauses the entrypoints that now have jobs, limits, cron entries or workers.
     """
-
-    def words(figures: Collection[EntrypointStats]) -> str:
-        waiting = counted(sum(each.ready + each.scheduled + each.waiting for each in figures), "job waits", "jobs wait")
-        running = counted(
-            sum(each.in_progress for each in figures), "job in progress continues", "jobs in progress continue"
-        )
-        return f"paused until `jqueue resume`: {waiting}, {running}"
-
-    _set_paused(url, entrypoint, every, as_json, Pause, words, "this entrypoint was already paused")
+    _set_paused(url, entrypoint, every, as_json, Pause)
 
 
 def resume(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, as_json: AsJSON = False) -> None:
@@ -367,11 +359,7 @@ def resume(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, 
 
     --all ends every pause, those of single entrypoints too.
     """
-
-    def words(figures: Collection[EntrypointStats]) -> str:
-        return f"resumed: {counted(sum(each.ready for each in figures), 'job is', 'jobs are')} ready"
-
-    _set_paused(url, entrypoint, every, as_json, Resume, words, "this entrypoint was not paused")
+    _set_paused(url, entrypoint, every, as_json, Resume)
 
 
 async def _known(opened: OpenedQueue, entrypoint: str | None) -> set[str]:
@@ -384,15 +372,7 @@ async def _known(opened: OpenedQueue, entrypoint: str | None) -> set[str]:
     return known
 
 
-def _set_paused(
-    url: str,
-    entrypoint: str | None,
-    every: bool,
-    as_json: bool,
-    order: type[Pause | Resume],
-    words: Callable[[Collection[EntrypointStats]], str],
-    already: str,
-) -> None:
+def _set_paused(url: str, entrypoint: str | None, every: bool, as_json: bool, order: type[Pause | Resume]) -> None:
     """Pause or resume entrypoints in one commit, and tell what was done, in words or as JSON.
 
     Raises:
@@ -410,16 +390,19 @@ def _set_paused(
         return {name: figures.get(name, EntrypointStats()) for name in names}
 
     figures, paused = on_queue(url, change), order is Pause  # the figures are from before
-    changed, sentence = sum(each.paused != paused for each in figures.values()), words(figures.values())
-    told: dict[str, Any] = {"paused": paused}
+    changed, whole = sum(each.paused != paused for each in figures.values()), sum_of(list(figures.values()))
+    sentence = f"resumed: {counted(whole.ready, 'job is', 'jobs are')} ready"
+    if paused:
+        waiting = counted(whole.ready + whole.scheduled + whole.waiting, "job waits", "jobs wait")
+        running = counted(whole.in_progress, "job in progress continues", "jobs in progress continue")
+        sentence = f"paused until `jqueue resume`: {waiting}, {running}"
     if entrypoint is not None:
-        told |= {"entrypoint": entrypoint, "changed": bool(changed)}
-        sentence = sentence if changed else already
-    else:
-        told |= {"entrypoints": list(figures), "changed": changed}
-        names = f" ({', '.join(map(printable, figures))})" if figures else ""
-        sentence = f"{counted(len(figures), 'entrypoint')}{names}: {sentence}"
-    tell(told, sentence, as_json=as_json)
+        told: dict[str, Any] = {"paused": paused, "entrypoint": entrypoint, "changed": bool(changed)}
+        already = f"this entrypoint was {'already' if paused else 'not'} paused"
+        return tell(told, sentence if changed else already, as_json=as_json)
+    names = f" ({', '.join(map(printable, figures))})" if figures else ""
+    told = {"paused": paused, "entrypoints": list(figures), "changed": changed}
+    tell(told, f"{counted(len(figures), 'entrypoint')}{names}: {sentence}", as_json=as_json)
 
 
 def stop(
@@ -469,42 +452,31 @@ def limit(
     They hold for all workers of the queue together. A limit that is not named stays as it is. Jobs in progress
     continue. Limits that are set here stay when a worker starts whose program declares others, until --reset.
     """
-    if reset and (no_running or no_rate or no_key_rate or {running, rate, per, key_rate, key_per} != {None}):
-        raise RefusedError("give --reset alone")
     seconds = None if per is None else duration("--per", per)
     key_seconds = None if key_per is None else duration("--key-per", key_per)
+    given = {"running": running, "rate": rate, "per": seconds, "key_rate": key_rate, "key_per": key_seconds}
+    given = {name: value for name, value in given.items() if value is not None}
+    gone = {"running": no_running, "rate": no_rate, "per": no_rate, "key_rate": no_key_rate, "key_per": no_key_rate}
+    gone = {name: None for name, is_gone in gone.items() if is_gone}
+    if reset and (given or gone):
+        raise RefusedError("give --reset alone")
     if (rate is None) != (per is None) or (key_rate is None) != (key_per is None):
         raise RefusedError("give --rate and --per together: --rate 100 --per 60 means 100 claims a minute")
-    if (running and no_running) or (rate and no_rate) or (key_rate and no_key_rate):
+    if given.keys() & gone:
         raise RefusedError("give a limit, or the option that removes it, not both")
 
     async def change(opened: OpenedQueue) -> tuple[EntrypointRules, bool]:
         opened.queue.capabilities.require("limits")
         await _known(opened, entrypoint)
-        was_set = reset and await opened.apply(Reset(entrypoint))
-        while True:
-            before = (await opened.queue.view()).header.entrypoints.get(entrypoint, EntrypointRules())
-            after = SetLimits(
-                entrypoint,
-                running=None if no_running else running or before.max_running,
-                rate=None if no_rate else rate or before.rate,
-                per=None if no_rate else before.per if seconds is None else seconds,
-                key_rate=None if no_key_rate else key_rate or before.key_rate,
-                key_per=None if no_key_rate else before.key_per if key_seconds is None else key_seconds,
-                by="operator",
-            )
-            rates = {name: getattr(after, name) for name in RATES}
-            rules, asked = before.evolve(max_running=after.running, **rates), (running, rate, key_rate)
-            if rules == before and (before.declared is not None or not any((*asked, no_running, no_rate, no_key_rate))):
-                return before, was_set
-            rules = rules.evolve(
-                declared=EntrypointRules(**given(before)) if rules.declared is None else rules.declared
-            )
-            try:
-                await opened.apply(Guarded(after, entrypoint=entrypoint, rules=before))
-            except ChangedMeanwhileError:
-                continue  # another operator was quicker: look again
-            return rules, True
+        before = opened.view.header.entrypoints.get(entrypoint, EntrypointRules())
+        if reset:
+            await opened.apply(Reset(entrypoint))
+        elif given or gone:
+            known = {"running": before.max_running} | {name: getattr(before, name) for name in RATES}
+            limits = SetLimits(entrypoint, **(known | given | gone), by="operator")
+            await opened.apply(Guarded(limits, entrypoint=entrypoint, rules=before))
+        rules = (await opened.queue.view()).header.entrypoints.get(entrypoint, EntrypointRules())
+        return rules, rules != before
 
     rules, changed = on_queue(url, change)
     by_operator = rules.declared is not None
@@ -518,86 +490,63 @@ def limit(
     tell({"entrypoint": entrypoint, **told, "by_operator": by_operator, "changed": changed}, words, as_json=as_json)
 
 
-class Setting(NamedTuple):
-    """A setting of a queue that has a value, or none.
-
-    Attributes:
-        kind: the kind of its value.
-        help: help of the option that sets it.
-        unset: help of the option that removes it.
-        none: the words for a queue that has none.
-    """
-
-    kind: tuple[str, Callable[[str, str], float], Callable[[Any], str]]
-    help: str
-    unset: str
-    none: str
-
-
-DURATION, SIZE = ("DURATION", with_unit, length), ("SIZE", size_of, size)
-"""Kinds of values. Each has a name in the help, a function that reads an option, and a function that shows a value."""
-
-VALUES = {
-    "history": Setting(
-        DURATION, "Keep the events of jobs for this time. A new queue keeps none.", "Keep no events.", "not kept"
-    ),
-    "dead_retention": Setting(
-        DURATION,
-        "Remove dead jobs after this time. A new queue keeps them until they are purged.",
-        "Keep dead jobs until they are purged.",
-        "until they are purged",
-    ),
-    "blob_bytes": Setting(
-        SIZE,
-        "Size limit of the queue's object, for every program: 32MiB. By default each program has its own, of 64 MiB.",
-        "Each program uses its own size limit.",
-        "each program uses its own limit",
-    ),
-}
-
-
-def _flag(name: str, no: str = "") -> str:
-    return f"--{no}{name.replace('_', '-')}"
-
-
-def _changes_of(given: dict[str, Any]) -> dict[str, Any]:
-    changes = {} if given["history_payloads"] is None else {"history_payloads": given["history_payloads"]}
-    for name, setting in VALUES.items():
-        text, unset = given[name], given[f"no_{name}"]
-        if unset and text is not None:
-            raise RefusedError(f"give {_flag(name)} or {_flag(name, 'no-')}, not both")
-        if unset or text is not None:
-            changes[name] = None if unset else setting.kind[1](_flag(name), text)
-    return changes
-
-
-OPTIONS: dict[str, Any] = {
-    **{name: Annotated[str | None, option(each.kind[0], each.help)] for name, each in VALUES.items()},
-    **{
-        f"no_{name}": Annotated[bool, typer.Option(_flag(name, "no-"), help=each.unset)]
-        for name, each in VALUES.items()
-    },
-    "history_payloads": Annotated[
+def configure(
+    url: URL,
+    history: Annotated[
+        str | None, option("DURATION", "Keep the events of jobs for this time. A new queue keeps none.")
+    ] = None,
+    no_history: Annotated[bool, typer.Option("--no-history", help="Keep no events.")] = False,
+    dead_retention: Annotated[
+        str | None,
+        option("DURATION", "Remove dead jobs after this time. A new queue keeps them until they are purged."),
+    ] = None,
+    no_dead_retention: Annotated[
+        bool, typer.Option("--no-dead-retention", help="Keep dead jobs until they are purged.")
+    ] = False,
+    blob_bytes: Annotated[
+        str | None,
+        option(
+            "SIZE",
+            "Size limit of the queue's object, for every program: 32MiB. By default each program has its own, of 64 "
+            "MiB.",
+        ),
+    ] = None,
+    no_blob_bytes: Annotated[
+        bool, typer.Option("--no-blob-bytes", help="Each program uses its own size limit.")
+    ] = False,
+    history_payloads: Annotated[
         bool | None,
         typer.Option(
             "--history-payloads/--no-history-payloads",
             help="Keep payloads with the events. A new queue does not.",
             show_default=False,
         ),
-    ],
-}
-
-
-@expanding("changes", OPTIONS, _changes_of)
-def configure(url: URL, changes: dict[str, Any], as_json: AsJSON = False) -> None:
+    ] = None,
+    as_json: AsJSON = False,
+) -> None:
     """Change the settings of a queue; without options, show them.
 
     A setting that is not named stays as it is. A DURATION has a unit: 90s, 15m, 12h, 30d.
 
     Once a history was kept, versions of jqueue that know no history refuse the queue.
     """
+    changes: dict[str, Any] = {} if history_payloads is None else {"history_payloads": history_payloads}
+    for name, text, is_unset, read in (
+        ("history", history, no_history, with_unit),
+        ("dead-retention", dead_retention, no_dead_retention, with_unit),
+        ("blob-bytes", blob_bytes, no_blob_bytes, size_of),
+    ):
+        if is_unset and text is not None:
+            raise RefusedError(f"give --{name} or --no-{name}, not both")
+        if is_unset or text is not None:
+            changes[name.replace("-", "_")] = None if text is None else read(f"--{name}", text)
     settings: QueueSettings = on_queue(url, lambda opened: certain(opened.queue.configure(**changes)))
+    kept, retention, limit = settings.history, settings.dead_retention, settings.blob_bytes
+    words = {
+        "dead_retention": "until they are purged" if retention is None else length(retention),
+        "blob_bytes": "each program uses its own limit" if limit is None else size(limit),
+        "history": "not kept" if kept is None else length(kept),
+        "history_payloads": "kept" if settings.history_payloads else "not kept",
+    }
     values = {name: getattr(settings, name) for name in SETTINGS}
-    words = {name: each.none if values[name] is None else each.kind[2](values[name]) for name, each in VALUES.items()}
-    words["history_payloads"] = "kept" if settings.history_payloads else "not kept"
     tell(values, *(f"{name.replace('_', '-'):17} {words[name]}" for name in SETTINGS), as_json=as_json)
