@@ -6,7 +6,7 @@ import asyncio
 import gc
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -18,14 +18,13 @@ from jqueue.cli.worker import LogFormat, log_to_stderr
 from jqueue.connect import connect
 from jqueue.core.broker import BrokerQueue
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueMissingError
-from jqueue.ports.storage import describe
+from jqueue.ports.storage import describe, storage_of
 from jqueue.runtime.addresses import is_own_address
+from jqueue.server.access import KnownTokens, Role, TokenFile, random_text
+from jqueue.server.serving import Settings, broker_until_stopped, serve_until_stopped
+from jqueue.telemetry.exporters import address_of, observed
+from jqueue.worker.probes import Probes, open_probes
 from jqueue.worker.queue_health import QueueHealth, name_of
-
-if TYPE_CHECKING:
-    from jqueue.server.access import KnownTokens
-    from jqueue.server.serving import Settings
-
 
 TOKENS = "File that `jqueue serve --new-token` writes: a role, the SHA-256 of a token and a name in each line."
 Certificate = Annotated[
@@ -77,11 +76,6 @@ def dashboard(
 
     Exits with 2 if the queue does not exist or cannot be read, or if an option is wrong.
     """
-    _check_packages("dashboard")
-    from jqueue.server.access import TokenFile
-    from jqueue.server.serving import Settings, serve_until_stopped
-    from jqueue.server.view import name_of
-
     _check_address(host, certificate, key, has_tokens=token_file is not None, insecure=insecure)
     try:
         tokens = None if token_file is None else TokenFile(token_file)
@@ -98,7 +92,7 @@ def dashboard(
                 queues = [await stack.enter_async_context(connect(each, direct)) for each in others or ()]
                 for each in queues:
                     if (await each.view(deadline=FIRST_CALL_DEADLINE)).absent:
-                        raise QueueMissingError(name_of(each))
+                        raise QueueMissingError(describe(storage_of(each)))
                 await serve_until_stopped(opened.queue, settings, typer.echo, queues)
         except ValueError as error:  # of a URL
             raise RefusedError(str(error)) from None
@@ -168,15 +162,11 @@ def serve(
 
     Exits with 2 if the queue cannot be used, or if an option is wrong.
     """
-    _check_packages("broker")
     if new_token is not None:
         typer.echo(_new_token(new_token, token_name, token_file))
         return
     if not url:
         raise RefusedError("give the URL of the queue")
-    from jqueue.server.serving import Settings
-    from jqueue.telemetry.exporters import address_of
-
     try:
         address, port = address_of(listen)
         _check_address(address, certificate, key, has_tokens=token_file is not None or insecure, insecure=insecure)
@@ -199,22 +189,12 @@ def serve(
 
 def _tokens(file: Path | None, *, insecure: bool) -> tuple[KnownTokens | None, str]:
     """Return the tokens of a broker, and the end of the address that it prints."""
-    from jqueue.server.access import KnownTokens, Role, TokenFile, random_text
-
     if file is not None:
         return TokenFile(file), ""
     if insecure:
         return None, ""
     token = random_text()
     return KnownTokens({token: Role.OPERATOR}), f"#token={token}"
-
-
-def _check_packages(what: str) -> None:
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise RefusedError(f'the {what} needs more packages: pip install "jqueue[dashboard]"') from None
 
 
 async def _serve(
@@ -225,10 +205,6 @@ async def _serve(
     public_url: str | None,
     health: str | None,
 ) -> None:
-    from jqueue.server.serving import broker_until_stopped
-    from jqueue.telemetry.exporters import observed
-    from jqueue.worker.probes import Probes, open_probes
-
     with suppress(ImportError, OSError, ValueError):  # each client has a connection
         import resource
 
@@ -272,8 +248,6 @@ async def _serve(
 
 def _new_token(role: str, name: str, path: Path | None) -> str:
     """Return a new token, whose hash was added to the file."""
-    from jqueue.server.access import Role, TokenFile, random_text
-
     if path is None:
         raise RefusedError("--new-token needs --token-file: the file gets the hash of the token")
     if role not in list(Role):

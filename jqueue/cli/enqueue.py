@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from jqueue.cli.help import RefusedError
-from jqueue.cli.on_queue import URL, AsJSON, Create, OpenedQueue, certain, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, Create, OpenedQueue, on_queue
 from jqueue.cli.options import Payload, PayloadFile, payload_of, with_job_flags
 from jqueue.cli.parameters import argument
 from jqueue.cli.printing import note, show_json
 from jqueue.domain.errors import DuplicateJobError, UnknownOutcomeError
-from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import EnqueueOptions, PriorityOption
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.domain.operations.lookups import Find
 from jqueue.domain.printable import printable
 
 
@@ -49,7 +48,7 @@ def enqueue(
         limits, capabilities = opened.queue.options.limits, opened.queue.capabilities
         content = await payload_of(payload, file, limits, capabilities)
         try:
-            answer = await _added(opened, Enqueue(entrypoint, content, **options), options)
+            answer = await _added(opened, Enqueue(entrypoint, content, **options))
         except UnknownOutcomeError as error:
             again = f" --job-id {error.job_ids[0]}" if error.job_ids else ""
             raise RefusedError(
@@ -69,23 +68,12 @@ def enqueue(
             note(instead)
 
 
-async def _added(opened: OpenedQueue, operation: Enqueue, options: dict[str, Any]) -> tuple[str, str | None]:
+async def _added(opened: OpenedQueue, operation: Enqueue) -> tuple[str, str | None]:
     """Add a job. Return its id, and None or the reason why an earlier job with its id or key was left in its place."""
-    queue = opened.queue
-    by_key = options.get("unique_key") is not None and options.get("on_conflict", "return") == "return"
-    if by_key:
-        options = {**options, "on_conflict": "raise"}
-        operation = Enqueue(operation.entrypoint, operation.payload, **options)
+    is_refused = operation.on_conflict != "return"
     try:
-        if "job_id" not in options:
-            return (await opened.apply(operation)).id, None
-        found, job = await certain(queue.apply(Find(options["job_id"]), operation))
+        return (await opened.apply(operation if is_refused else replace(operation, on_conflict="raise"))).id, None
     except DuplicateJobError as error:
-        if not by_key:
+        if is_refused:
             raise
-        has = "the unique key" if error.unique_key is not None else "this id"
-        return error.job_id, f"no job was added: this earlier job has {has}"
-    if not found:
-        return job.id, None
-    ended = found[0].status is JobStatus.COMPLETED
-    return job.id, f"no job was added: a job with this id {'has finished already' if ended else 'is there already'}"
+        return error.job_id, f"no job was added: {error}"

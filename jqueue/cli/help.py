@@ -23,6 +23,10 @@ PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 """The environment variable by which pydantic leaves out plugins."""
 
 
+OF_SERVERS = ("starlette", "uvicorn")
+"""The packages that only the commands that serve need."""
+
+
 class RefusedError(Exception):
     """A command cannot do its work. The message is the line that says why."""
 
@@ -136,6 +140,12 @@ def _imported(name: str) -> ModuleType:
     gc.disable()
     try:
         return import_module(name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in OF_SERVERS:
+            raise
+        from jqueue.cli.printing import refusal
+
+        raise refusal('this command needs more packages: pip install "jqueue[dashboard]"') from None
     finally:
         gc.freeze()
         gc.enable()

@@ -454,10 +454,11 @@ def limit(
     """
     seconds = None if per is None else duration("--per", per)
     key_seconds = None if key_per is None else duration("--key-per", key_per)
-    given = {"running": running, "rate": rate, "per": seconds, "key_rate": key_rate, "key_per": key_seconds}
-    given = {name: value for name, value in given.items() if value is not None}
-    gone = {"running": no_running, "rate": no_rate, "per": no_rate, "key_rate": no_key_rate, "key_per": no_key_rate}
-    gone = {name: None for name, is_gone in gone.items() if is_gone}
+    asked: dict[str, Any] = {"running": running, "rate": rate, "per": seconds}
+    asked |= {"key_rate": key_rate, "key_per": key_seconds}
+    given = {name: value for name, value in asked.items() if value is not None}
+    unset = {"running": no_running, "rate": no_rate, "per": no_rate, "key_rate": no_key_rate, "key_per": no_key_rate}
+    gone = {name: None for name, is_gone in unset.items() if is_gone}
     if reset and (given or gone):
         raise RefusedError("give --reset alone")
     if (rate is None) != (per is None) or (key_rate is None) != (key_per is None):

@@ -322,7 +322,7 @@ def test_a_job_that_is_there_already_is_named_and_not_added_again(path, queue):
         assert result.stderr.startswith("jqueue: no job was added: ")
     assert "Unique key 'k' is taken" in refused("enqueue", path, "mail", "--unique-key", "k", "--on-conflict", "raise")
     queue.ack_many(queue.dequeue(batch_size=2))
-    assert "has finished already" in run("enqueue", path, "mail", "--job-id", "one").stderr
+    assert "that job has finished" in run("enqueue", path, "mail", "--job-id", "one").stderr
 
 
 def test_the_first_enqueue_creates_the_queue_and_says_so_and_a_folder_only_on_request(path):

@@ -72,7 +72,7 @@ def test_the_link_opens_the_page_and_the_log_has_neither_token_nor_payload(path,
         assert ("127.0.0.1", 64) == (parts.hostname, len(token))
         assert 200 == call(link, "GET", "/")[0]
         assert 401 == call(link, "GET", "/api/overview")[0]
-        assert 403 == call(link, "GET", "/", Host="evil.example")[0]
+        assert 421 == call(link, "GET", "/", Host="evil.example")[0]
         assert f"cannot listen on 127.0.0.1:{parts.port}" in refused("dashboard", path, "--port", parts.port)
         status, headers, _ = call(link, "POST", "/api/session", {"token": token})
         cookie = headers["Set-Cookie"].partition(";")[0]
