@@ -459,7 +459,7 @@ class Order:
             parked = self._parked.get(key, {}).get((job.concurrency_limit or 1, job.entrypoint))
             if parked is not None and (other := parked.pop()) is not None:
                 self._parked_under.pop(other[-1], None)
-                self._push(other)
+                self._push_ready(self.jobs[other[-1]])
 
     def rated_key(self, job: JobRecord) -> RatedKey | None:
         """Return the key whose rate a claim of a job counts for, with the entrypoint; None if it has none."""
@@ -514,7 +514,7 @@ class Order:
                 del kinds[kind]  # type: ignore[union-attr]
             else:
                 self._parked_under.pop(entry[-1], None)
-                self._push(entry)
+                self._push_ready(self.jobs[entry[-1]])
         if kinds is not None and not kinds:
             del self._parked[key]
 
@@ -534,14 +534,12 @@ class Order:
         return self._ready_all
 
     def _push_ready(self, job: JobRecord) -> None:
-        if job.attempt < LARGEST and job.failures < LARGEST:  # beyond that, one more claim could not be read back
-            self._push((job.priority, job.sequence, job.entrypoint, job.id))
-
-    def _push(self, entry: HeapEntry) -> None:
-        entrypoint = entry[2]
-        if (heap := self._ready.get(entrypoint)) is not None:
+        if job.attempt >= LARGEST or job.failures >= LARGEST:
+            return  # one more claim could not be read back
+        entry = job.priority, job.sequence, job.entrypoint, job.id
+        if (heap := self._ready.get(job.entrypoint)) is not None:
             heap.push(entry)
-        if self._ready_all is not None and entrypoint not in self.rules:
+        if self._ready_all is not None and job.entrypoint not in self.rules:
             self._ready_all.push(entry)
 
     def _promote(self, now: datetime) -> None:
