@@ -8,6 +8,7 @@ the URL says so in its next commit, so that the next programs need not find out,
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
@@ -68,7 +69,10 @@ class BrokerConnection:
         self._under_way: list[Link] = []
         self.next_dial: float = 0.0
         self._pause = FIRST_PAUSE
-        self._epoch: object = None
+        self._epoch: object = None  # tells the broker of the last look from any other one
+        self._epoch_now: Callable[[], object] = (
+            store.broker_epoch if isinstance(store, SupportsDialing) else lambda: engine.draft.header.broker
+        )
         self._moves: list[float] = []
         self._moved, self._alone_until = False, 0.0
         self.gone: BrokerSeat | None = None
@@ -125,10 +129,6 @@ class BrokerConnection:
         """Return True if a broker may have come since the last look for one."""
         now = self._clock.monotonic()
         return self.current is None and now >= self._alone_until and self._epoch_now() not in (None, self._epoch)
-
-    def _epoch_now(self) -> object:
-        store = self._store
-        return store.broker_epoch() if isinstance(store, SupportsDialing) else self._engine.draft.header.broker
 
     async def _ask(self, link: Link) -> None:
         """Let go of a new connection if no broker answers there soon."""
