@@ -116,8 +116,8 @@ class Observers:
             own: an operation of the engine with its result, and the number of calls before it; None for no such one.
             commit: id of the write that carries them, if one does.
         """
-        if any(type(each).applied is not Observer.applied for each in self._present):  # a poll may have a thousand
-            calls = [
+        if self._present and any(type(each).applied is not Observer.applied for each in self._present):
+            calls = [  # a poll may have a thousand
                 AppliedCall(request.operations, outcome, getattr(request, "context", None))
                 for request, outcome in outcomes
             ]

@@ -151,12 +151,13 @@ class StaleWatch:
                 seen[job_id] = claim, due
                 heapq.heappush(self._due, (due, job_id))
         draft.jobs.claims_moved.clear()
-        leases = draft.jobs.rows.manifest.leases()
-        for lease in self._leases - leases.keys():
-            self._seen.pop(lease, None)
-        self._leases = set(leases)
-        for lease, held in leases.items():
-            self._watch(lease, (held.claims, held.heartbeat_at), held.claim_timeout, *late)
+        if self._leases or draft.header.segments:
+            leases = draft.jobs.rows.manifest.leases()
+            for lease in self._leases - leases.keys():
+                self._seen.pop(lease, None)
+            self._leases = set(leases)
+            for lease, held in leases.items():
+                self._watch(lease, (held.claims, held.heartbeat_at), held.claim_timeout, *late)
         if len(self._due) > 64 + 2 * len(self._seen):
             self._due = [entry for entry in self._due if self._is_current(entry)]
             heapq.heapify(self._due)

@@ -20,6 +20,8 @@ import re
 from contextlib import suppress
 from datetime import datetime
 
+import msgspec
+
 from jqueue.adapters.storage._object_files import ObjectFiles
 from jqueue.adapters.storage._unix_socket import SocketLink, SocketSeat, dial, take_seat
 from jqueue.domain.durations import Duration, to_seconds
@@ -377,7 +379,7 @@ class LocalFileSystemStorage(ObjectFiles):
         return f"{self._file!r} no longer has the etag {expected!r}: another program changed it; read it again"
 
 
-class _WriteAttempt:
+class _WriteAttempt(msgspec.Struct):
     """One write on its way.
 
     Attributes:
@@ -387,9 +389,8 @@ class _WriteAttempt:
         may_be_in_place: True if the new content is at the path of the queue, or if that is unknown.
     """
 
-    def __init__(self) -> None:
-        self.replaced: list[int] = []
-        self.may_be_in_place = False
+    replaced: list[int] = []
+    may_be_in_place: bool = False
 
     def rename(self, temporary: str, file: str) -> None:
         """Put the new content in place."""

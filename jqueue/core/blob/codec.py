@@ -19,6 +19,7 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -563,7 +564,8 @@ class Blob:
         jobs.dirty.clear()
         first = encode_header(header)
         self._header_bytes = len(first)
-        return join_blob(first, [*lines.values(), *encode_asides(draft.set_aside)])
+        asides = encode_asides(draft.set_aside) if draft.set_aside else ()
+        return join_blob(first, chain(lines.values(), asides))
 
     def looking(self, parsed: ParsedBlob) -> Slices[tuple[dict[str, JobRecord], tuple[SetAside, ...]]]:
         """Return the jobs of a blob and its lines that are set aside, in slices.
