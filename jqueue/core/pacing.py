@@ -115,6 +115,7 @@ class CycleTime:
     A try that needs rows of segments reads them between the two. It takes longer, and so loses more races.
 
     Attributes:
+        seconds: for one read and one write, with the rows that are read between them.
         rows_of_try: seconds that rows took since the last write, or since the commit began.
     """
 
@@ -126,17 +127,16 @@ class CycleTime:
 
     def __init__(self) -> None:
         self._first = self._read = self._write = self._rows = 0.0
+        self.seconds: float = 0.0
         self.rows_of_try: float = 0.0
 
-    @property
-    def seconds(self) -> float:
-        """Seconds for one read and one write, with the rows that are read between them."""
+    def _add_up(self) -> None:
         if self._read or self._write:
             read = self._read or min(self._first or self._write, self._write)
             blob = read + (self._write or read)
         else:
             blob = self._first
-        return blob + min(self._rows, self.MOST_ROWS * blob)
+        self.seconds = blob + min(self._rows, self.MOST_ROWS * blob)
 
     def read(self, seconds: float) -> None:
         """Add the seconds that a read took."""
@@ -144,12 +144,14 @@ class CycleTime:
             self._first = seconds
         else:
             self._read += (seconds - self._read) * (self.WEIGHT if self._read else 1.0)
+        self._add_up()
 
     def write(self, seconds: float) -> None:
         """Add the seconds that a write took."""
         self._write += (seconds - self._write) * (self.WEIGHT if self._write else 1.0)
         self._rows += (self.rows_of_try - self._rows) * self.WEIGHT
         self.rows_of_try = 0.0
+        self._add_up()
 
 
 PATIENCE = 1.5
@@ -230,7 +232,7 @@ class Pacing:
     def begin(self) -> bool:
         """Note that a commit begins. Return True if it should begin with a read."""
         now = self._clock.monotonic()
-        self._rested = now > max(self._last_access, self._due) + RESTED * self._at_pace(self._cycle)
+        self._rested = now > max(self._last_access, self._due) + RESTED * max(self._cycle, 2 * self.pace.interval)
         if self._rested:
             self._since_version, self._waits = None, False
             return self._reads_first
@@ -295,10 +297,11 @@ class Pacing:
         self.has_neighbours = 0 < self._own_version < version - 1
         self._landings += 1
         since = version - 1 if since is None else since
-        others, slowest, turns = [], self._at_pace(cycle), self.pace.interval
+        others, turns = [], self.pace.interval
+        slowest = max(cycle, 2 * turns)  # at the pace of the store, a cycle is two writes at least
         if version > since + 1:
             records = [(record.version, writer) for writer, record in commits.items() if record.version > since]
-            others = [(writer, self._at_pace(commits[writer].cycle)) for _, writer in sorted(records) if writer != own]
+            others = [(writer, max(commits[writer].cycle, 2 * turns)) for _, writer in sorted(records) if writer != own]
         if others:  # while one writes, the next one reads: a turn takes half a cycle, and a round at least a whole one
             cycles = [slowest, *(each for _, each in others)]
             slowest = max(cycles)
@@ -328,10 +331,6 @@ class Pacing:
             16 if count % 32 == 0 else 4 if count % 4 == 2 or (self._others and count % 2) else 1
             for count in range((first - 1) // step + 1, last // step + 1)
         )
-
-    def _at_pace(self, cycle: float) -> float:
-        """Return a cycle, or a longer one if two writes take longer at the pace of the store."""
-        return max(cycle, 2 * self.pace.interval)
 
     @property
     def _longest_pause(self) -> float:
