@@ -17,7 +17,6 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -146,8 +145,10 @@ class FileWatch:
         loop = asyncio.get_running_loop()
 
         def changed() -> None:
-            with suppress(RuntimeError):  # the loop was closed, and no caller waits
+            try:
                 loop.call_soon_threadsafe(self._notice, events)
+            except RuntimeError:  # the loop was closed before the task ended: no caller waits
+                events.end()
 
         self._events = events = FileEvents(self._folders, changed)
         events.start()
@@ -224,7 +225,6 @@ class Session(ABC):
         self.storing: ObjectCalls = ObjectCalls()
         self.loading: ObjectCalls = ObjectCalls()
         self._task: asyncio.Task[None] | None = None
-        self._running = False  # True if the task will look for pending calls again
         self._idle = False  # True while the task waits for a pending call
         self._wake: asyncio.Event = asyncio.Event()
         self._files = FileWatch(self._watched, self._wake.set)
@@ -310,7 +310,7 @@ class Session(ABC):
                 "became free before the deadline: make fewer calls at a time, or set a larger max_pending"
             )
             self._in_line.append(request)
-        if self._idle or not self._running:
+        if self._idle or self._task is None or self._task.done():
             self._go_on()
         return request
 
@@ -404,16 +404,14 @@ class Session(ABC):
         """Let the task look for pending calls."""
         if self._idle:
             self._wake.set()
-        if not self._running:
-            self._start()
+        self._start()
 
     def _start(self) -> None:
         """Start the task if it does not run."""
         if self._task is not None and self._task.done():
             self._ended(self._task)  # end it properly before the next one begins
         if self._task is None:
-            self._running = True
-            self._task = asyncio.get_running_loop().create_task(self._work(), name="jqueue-writer")
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="jqueue-writer")
             self._task.add_done_callback(self._ended)
 
     def hand_back(self, claims: Sequence[Claim]) -> None:
@@ -436,13 +434,6 @@ class Session(ABC):
 
     # Doing
 
-    async def _work(self) -> None:
-        try:
-            await self._run()
-        finally:
-            self._running = False
-            self._files.end()
-
     async def _wait_for_call(self, seconds: float) -> bool:
         """Wait until a call is entered or the queue is closed. Return False if neither happens within these seconds."""
         self._wake.clear()
@@ -457,7 +448,9 @@ class Session(ABC):
 
     def _take_batch(self, limit: int) -> list[Request]:
         """Take some pending calls, and let calls in line take their places. Pending or waiting calls that ended go."""
-        pending, self.waiting = self.pending, [request for request in self.waiting if request.awaited]
+        pending = self.pending
+        if self.waiting:
+            self.waiting = [request for request in self.waiting if request.awaited]
         if len(pending) <= limit:
             batch = [request for request in pending if request.awaited]
             pending.clear()
@@ -480,6 +473,7 @@ class Session(ABC):
         if task is not self._task:
             return
         self._task = None
+        self._files.end()
         if not self.pending:
             self._alarms.clear()  # no caller waits
         error = None if task.cancelled() else task.exception()
