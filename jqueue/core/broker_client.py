@@ -254,7 +254,7 @@ class BrokerClient:
 
     def _left_to_us(self, requests: Sequence[Request], callers: Callers) -> list[Request]:
         """Return the calls that this process must commit itself, as no broker has answered."""
-        left = [request for request in requests if request.awaited and request not in self._parked]
+        left = [each for each in requests if each not in self._parked] if self._parked else list(requests)
         if (sent := self._open) is not None:
             there = {request for request, *_ in sent.parcels}
             left = [self._here(sent, callers), *(request for request in left if request not in there)]

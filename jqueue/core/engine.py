@@ -272,7 +272,12 @@ class Engine:
             read_later: True if calls that wait for jobs, and find none in the known state, may be left without a read.
             broker_came: returns True if a broker may do what is left; asked after each read. None: none may.
         """
-        self._begin()
+        self.unread = self.gave_way = False
+        self.draft.rollback()
+        self.draft.check = None
+        if self.segments is not None and self.draft.header.segments:
+            self.segments.loader.begin(self.draft)
+        self.pacing.cycle.rows_of_try = 0.0
         first = Step.READ if read_first or not self.loaded or self.open_writes else Step.APPLY
         course = Course(Backoff(self.entropy), first)
         while course.step is not Step.END and (pending := [request for request in requests if request.awaited]):
@@ -326,15 +331,6 @@ class Engine:
         self._undo(applied.outcomes)
         self.unread = read_later and all(call.waits_for_jobs and is_empty(each) for call, each in applied.outcomes)
         return Step.END if self.unread else Step.READ
-
-    def _begin(self) -> None:
-        """Begin a commit with the draft as it was read, and without the rows of earlier commits, if they are many."""
-        self.unread = self.gave_way = False
-        self.draft.rollback()
-        self.draft.check = None
-        if self.segments is not None and self.draft.header.segments:
-            self.segments.loader.begin(self.draft)
-        self.pacing.cycle.rows_of_try = 0.0
 
     async def _failed(
         self, error: Exception, pending: Sequence[Request], backoff: Backoff, *, reading: bool
@@ -508,11 +504,6 @@ class Engine:
         """Return True if an open write may have made claims. If it lands, those of callers that left must go back."""
         return any(request.claims_jobs for sent in self.open_writes for request, _ in sent.outcomes)
 
-    @property
-    def activity(self) -> object:
-        """The counters: a heartbeat of a worker leaves them as they are."""
-        return (self.draft.header.counters,)  # in a tuple, the same counters are equal at once
-
     async def refresh(self) -> bool:
         """Read the blob if it has changed, and settle the open writes. Return True if it had changed.
 
@@ -625,20 +616,12 @@ class Engine:
         self._close(verdicts)
         return True
 
-    def _close(self, verdicts: Mapping[OpenWrite, Verdict], landed: Sequence[tuple[Request, Outcome]] = ()) -> None:
-        """Close open writes whose fate is known: settle the requests of landed ones, and release those of the others.
-
-        Args:
-            verdicts: the fate of the writes.
-            landed: the outcomes of a write that was never open, as its answer was a clean success.
-        """
-        if verdicts:
-            self.open_writes = [sent for sent in self.open_writes if sent not in verdicts]
-            for sent in verdicts:
-                for request, _ in sent.outcomes:
-                    request.open_writes -= 1
-        for request, outcome in landed:
-            request.settle(outcome)
+    def _close(self, verdicts: Mapping[OpenWrite, Verdict]) -> None:
+        """Close open writes whose fate is known: settle the requests of landed ones, and release all others."""
+        self.open_writes = [sent for sent in self.open_writes if sent not in verdicts]
+        for sent in verdicts:
+            for request, _ in sent.outcomes:
+                request.open_writes -= 1
         for sent, verdict in verdicts.items():
             if verdict is Verdict.LANDED:
                 for request, outcome in sent.outcomes:
@@ -736,11 +719,12 @@ class Engine:
             StorageError: the store failed. The write stays open until the etag has moved, unless the store is certain
                 that nothing was written.
         """
-        draft, outcomes, now = self.draft, applied.outcomes, applied.now
-        before, pacing, present = draft.header.history, self.pacing, self.workers
+        draft, outcomes, now, workers = self.draft, applied.outcomes, applied.now, self.workers
+        before, pacing = draft.header.history, self.pacing
         is_full = pacing.pace.interval > 0.0 and len(draft.header.workers) > CROWD
         beat = SHARED_BEAT if is_full else BEAT
-        commit = self._next_commit(now, present.records(now.timestamp(), beat))
+        reports = workers.records(now.timestamp(), beat) if workers.present or workers.left else {}
+        commit = self._next_commit(now, reports)
         dead = self.observers.died(draft.moves)
         claimed: Mapping[str, int] = claims_of(draft.moves) if draft.header.segments else {}
         try:
@@ -756,23 +740,33 @@ class Engine:
             return False  # applied again, each operation is checked by itself
         self.observers.applied(commit.id.base_version, now, outcomes, applied.sweep, commit.id)
         pacing.pace.sent = started = self.clock.monotonic()
+        self._spare.writing = True
         try:
-            etag = await self._send(content)
+            call = self.observers.call("write", self.call_timeout, self.storage.write, content, if_match=self.etag)
+            etag = await call
+            if not etag:
+                said = "the storage adapter returned no etag for a write: its write must return the new etag"
+                raise StorageError(said)
             ended = self.clock.monotonic()
             pacing.cycle.write(ended - started)
             self.blob.settle(header, len(content))
             pacing.landed(self.writer_id, header.commits)
-            if commit.workers:
-                next_beat = present.beat_after(header.workers, now.timestamp(), beat, self.entropy.jitter)
-                present.landed(commit.workers, ended, next_beat)
-                present.obey(header.workers)
+            if reports:
+                next_beat = workers.beat_after(header.workers, now.timestamp(), beat, self.entropy.jitter)
+                workers.landed(reports, ended, next_beat)
+                workers.obey(header.workers)
             self.existed, self.queue_id, self.last_token = True, commit.queue, commit.id.token
             self.etag = etag  # last: if a line above ever fails, the next read finds the commit
         except BaseException as error:
             self._leave_open(OpenWrite(commit.id, outcomes, dead), error, started)
             raise
+        finally:
+            self._spare.written()
         self.observers.landed(commit.id, outcomes, ended - started, dead, recognised=False)
-        self._close(dict.fromkeys(self.open_writes, Verdict.NOT_DONE), outcomes)
+        for request, outcome in outcomes:
+            request.settle(outcome)
+        if self.open_writes:
+            self._close(dict.fromkeys(self.open_writes, Verdict.NOT_DONE))
         self.watch.observed(draft, ended, applied.store_time, self._presence.stood_still())
         if header.history is not None:
             self.history.landed(before, header)
@@ -793,7 +787,7 @@ class Engine:
             self.pacing.cycle.seconds,
             workers,
             self.history.moved,
-            self.history.is_stuck,
+            header.history is not None and self.history.is_stuck,
             self.access.numbers.versions_kept,
             self.access.numbers.retention,
         )
@@ -810,16 +804,3 @@ class Engine:
             self.pacing.cycle.write(self.clock.monotonic() - started)
         else:
             self.watch.failed()
-
-    async def _send(self, content: bytes) -> str:
-        """Write the blob if the object is as it was read, and return the new etag."""
-        self._spare.writing = True
-        try:
-            etag = await self.observers.call(
-                "write", self.call_timeout, self.storage.write, content, if_match=self.etag
-            )
-        finally:
-            self._spare.written()
-        if not etag:
-            raise StorageError("the storage adapter returned no etag for a write: its write must return the new etag")
-        return etag

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from jqueue.domain.durations import exponential_bound
 from jqueue.domain.errors import (
     CASConflictError,
@@ -85,19 +87,23 @@ TRANSIENT = (StorageError, OSError, TimeoutError)
 """Errors after which another try is made, except for StorageFatalError."""
 
 
-class Backoff:
-    """The pauses between the tries of one request or commit: growing, with full jitter."""
+class Backoff(msgspec.Struct):
+    """The pauses between the tries of one request or commit: growing, with full jitter.
 
-    def __init__(self, entropy: Entropy) -> None:
-        self._entropy = entropy
-        self._failures = 0
+    Attributes:
+        entropy: draws them.
+        failures: number of tries that have failed.
+    """
+
+    entropy: Entropy
+    failures: int = 0
 
     def after(self, error: BaseException) -> float:
         """Return the seconds to wait after a failure of the store; more if it asked for fewer requests."""
-        self._failures += 1
+        self.failures += 1
         throttled = isinstance(error, StorageThrottledError)
         base, cap = (THROTTLED_BASE, THROTTLED_CAP) if throttled else (FAILURE_BASE, FAILURE_CAP)
-        return self._entropy.jitter(exponential_bound(self._failures, base, cap))
+        return self.entropy.jitter(exponential_bound(self.failures, base, cap))
 
 
 def as_storage_error(error: BaseException) -> StorageError:

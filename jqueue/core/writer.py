@@ -18,6 +18,7 @@ from jqueue.core.pacing import BATCH_WHILE_PACED
 from jqueue.core.requests import Request
 from jqueue.core.session import POLL_GROWTH, SHORTEST_POLL, Session
 from jqueue.core.values import Collector, ValueObjects
+from jqueue.domain.counters import Counters
 from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.ports.sharing import SupportsDialing
 from jqueue.runtime.system import process_id
@@ -61,6 +62,7 @@ class Writer(Session):
         super().__init__(access.options, access.watched, here, before)
         self.engine: Engine = Engine(access, None if before is None else before.engine)
         self._batch_limit = batch_limit
+        self._counters: dict[str, Counters] = {}  # as the store's content was last known; no heartbeat changes them
         self._rows_in = 0.0  # seconds to wait for rows that calls need, and that the last commit did not wait for
         dialed: Any = getattr(access.storage, "dial_url", None)
         if isinstance(access.storage, SupportsDialing):
@@ -164,10 +166,11 @@ class Writer(Session):
             batch = self._next_batch()
             if batch:
                 batch[:0] = self.waiting  # the call that has waited longest is served first
-                activity = engine.activity
-                await self._commit(batch, read_first=engine.pacing.begin(), read_later=self._is_recent())
+                # If the content of the store was known just now, the next poll is soon enough for calls that wait
+                is_recent = asyncio.get_running_loop().time() - self._last_read < SHORTEST_POLL
+                await self._commit(batch, read_first=engine.pacing.begin(), read_later=is_recent)
                 if not engine.unread:
-                    self._has_read(activity)
+                    self._has_read()
                 fenced = False
             elif self.pending:
                 continue  # they were in line
@@ -185,12 +188,12 @@ class Writer(Session):
     def _next_batch(self) -> list[Request]:
         """Take the calls for the next commit. Those of a direct queue share one while its commits must be few."""
         limit, pacing = self._batch_limit, self.engine.pacing
-        if (
+        if limit < BATCH_WHILE_PACED and (
             pacing.pace.interval
             or pacing.has_neighbours
             or (self.broker_client is not None and self.broker_client.shares)
         ):
-            limit = max(limit, BATCH_WHILE_PACED)
+            limit = BATCH_WHILE_PACED
         return self._take_batch(limit)
 
     async def _commit(self, requests: list[Request], *, read_first: bool = False, read_later: bool = False) -> None:
@@ -210,22 +213,21 @@ class Writer(Session):
                 return
             if self.volunteer is not None and engine.pacing.has_neighbours and self.closed is None:
                 self.volunteer()
-        self._collect_after(requests)
+        if self.collector is not None and (self.claims.saw_objects or engine.draft.header.segments):
+            self._collect_after(self.collector, requests)
         self.waiting: list[Request] = [request for request in requests if request.awaited]
         self._carried = []
         requests.clear()  # so that a call is freed when its caller goes on
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
 
-    def _collect_after(self, requests: list[Request]) -> None:
+    def _collect_after(self, collector: Collector, requests: list[Request]) -> None:
         """Let the collector look for objects that the jobs of ended claims named."""
-        if self.collector is None or not (self.claims.saw_objects or self.engine.draft.header.segments):
-            return
         if any(operation.ends_claims for request in requests for operation in request.operations):
-            self.collector.begin()
+            collector.begin()
 
     async def _poll_for_jobs(self) -> None:
         """Look for jobs for the waiting calls when one may have become ready, and regularly in any case."""
-        client, loop, activity = self.broker_client, asyncio.get_running_loop(), self.engine.activity
+        client, loop = self.broker_client, asyncio.get_running_loop()
         here = [request for request in self.waiting if client is None or not client.waits(request)]
         until_beat = self.engine.workers.until_due(loop.time())
         if not here:
@@ -257,25 +259,18 @@ class Writer(Session):
             return
         polling, self._files.noticed = polling or self._files.noticed, False
         await self._commit(self.waiting, read_first=polling)
-        if polling or self.engine.activity != activity:
-            self._has_read(activity)
+        if polling or self.engine.draft.header.counters != self._counters:
+            self._has_read()
 
-    def _is_recent(self) -> bool:
-        """Return True if the store's content was known just now: the next poll is soon enough for calls that wait."""
-        return asyncio.get_running_loop().time() - self._last_read < SHORTEST_POLL
-
-    def _has_read(self, activity: object) -> None:
+    def _has_read(self) -> None:
         """Note that the store's content is known now. Activity or a pause makes the next polls quick.
 
         If a caller waits again right after a wait without a job, its polls keep their pace.
-
-        Args:
-            activity: the activity in the queue before the commit that has read it.
         """
-        now = asyncio.get_running_loop().time()
+        now, counters = asyncio.get_running_loop().time(), self.engine.draft.header.counters
         paused = now - self._last_read > PAUSE * self._longest_poll
-        if paused or self.engine.activity != activity:
+        if paused or counters != self._counters:
             self._poll_interval = SHORTEST_POLL
         else:
             self._poll_interval = min(self._longest_poll, self._poll_interval * POLL_GROWTH)
-        self._last_read = now
+        self._counters, self._last_read = counters, now
