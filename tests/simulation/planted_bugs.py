@@ -66,8 +66,8 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "Records of writers are dropped by age, and `evicted_through` does not record it": Bug(
             "domain/commits.py",
-            "*(commits.pop(writer).version for",
-            "*(0 * commits.pop(writer).version for",
+            "header.evicted_through, _evict(",
+            "header.evicted_through, 0 * _evict(",
             seeds=100,
         ),
         "An ack, nack or heartbeat succeeds with any claim": Bug(
@@ -138,7 +138,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
         ),
         "Lines that cannot be read as a job are not written back": Bug(
-            "core/blob/codec.py", ", *encode_asides(draft.set_aside)]", "]"
+            "core/blob/codec.py", "encode_asides(draft.set_aside) if draft.set_aside else ()", "()"
         ),
         "Unknown fields of the header are not written back": Bug(
             "core/blob/codec.py", "if not record.extra:", "if True:"
@@ -583,7 +583,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/broker_client.py", "self._lost_calls[operation.call] = request", "pass"
         ),
         "The last batch of a client is forgotten, and `clients_evicted` does not record it": Bug(
-            "domain/commits.py", "*(clients.pop(client).version for", "*(0 * clients.pop(client).version for"
+            "domain/commits.py", "header.clients_evicted, _evict(", "header.clients_evicted, 0 * _evict("
         ),
         "A client commits a batch that it has sent without its number": Bug(
             "core/broker_client.py",
