@@ -151,7 +151,7 @@ class Contender:
             landed, refused = yield from self.write()
             if landed:
                 return
-            yield pacing.refused() if refused else 0.0
+            yield pacing.pace.refused() if refused else 0.0
             reads = True
 
     def read(self) -> Steps:

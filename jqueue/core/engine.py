@@ -240,10 +240,6 @@ class Engine:
         if self.segments is not None:
             await self.segments.finish()
 
-    async def is_absent(self) -> bool:
-        """Return True if there was no queue at the last commit, which has read the store."""
-        return not self.existed
-
     async def objects_named_in(self, header: Header) -> set[str]:
         """Return the suffixes of the objects beside the queue that a header and its segments name.
 
@@ -347,7 +343,7 @@ class Engine:
             if refused and not self._named_remedy and (why := writers_warning(self.draft.header, self.now())):
                 self._named_remedy = True
                 logger.warning("the store refuses writes, as they come too often. %s", why)
-            await sleep_while_awaited(pending, self.pacing.refused() if refused else backoff.after(error))
+            await sleep_while_awaited(pending, self.pacing.pace.refused() if refused else backoff.after(error))
         elif reading or failure.nothing_written:
             self._fail(pending, failure)
         else:  # a refusal, or a bug of the adapter: a read checks it like any other answer

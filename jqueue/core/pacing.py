@@ -335,7 +335,3 @@ class Pacing:
     @property
     def _longest_pause(self) -> float:
         return LONGEST_INTERVAL if self.pace.interval else LONGEST_PAUSE
-
-    def refused(self) -> float:
-        """Note that the last write came too soon for the store, and return the seconds until the next try."""
-        return self.pace.refused()

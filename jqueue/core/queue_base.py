@@ -448,7 +448,7 @@ class BlobBase(QueueBase, SupportsWorkers):
         return replace(found, limits=self.options.limits)
 
     async def _require_queue(self) -> None:
-        if await self._engine.is_absent():
+        if not self._engine.existed:
             raise self._missing()
 
     def _missing(self) -> QueueMissingError:

@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+import msgspec
+
 from jqueue.runtime.system import at_fork, process_id
 
 Result = TypeVar("Result")
@@ -32,18 +34,14 @@ class _Threads(concurrent.futures.ThreadPoolExecutor):
         return call.future
 
 
-class _Call:
-    __slots__ = ("_arguments", "_work", "future")
-
-    future: concurrent.futures.Future[Any]
-
-    def __init__(self, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-        self._work = work
-        self._arguments = arguments
+class _Call(msgspec.Struct):
+    work: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    future: Any = None
 
     def __call__(self) -> Any:
         try:
-            return self._work(*self._arguments)
+            return self.work(*self.arguments)
         except StopIteration as error:  # no future can carry it: its caller would wait for ever
             raise RuntimeError("a function that ran in a thread raised StopIteration") from error
 
@@ -91,7 +89,7 @@ async def in_a_thread(work: Callable[..., Result], *arguments: Any, close_last: 
     call = _Call(work, arguments)
     answer = loop.run_in_executor(_threads, call)
     future = call.future
-    del call.future  # the traceback of an error refers to this frame and to the call, so neither may refer to the error
+    call.future = None  # the traceback of an error refers to this frame and to the call: neither may refer to the error
     if close_last is not None:
         future.add_done_callback(lambda _: _close_all(close_last))  # in that thread, after it has sent the answer
     try:
