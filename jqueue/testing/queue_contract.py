@@ -36,7 +36,6 @@ import pytest
 
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import (
-    CASConflictError,
     ClaimLostError,
     DuplicateJobError,
     InvalidBlobError,
@@ -55,6 +54,7 @@ from jqueue.domain.operations.operator import Cancel
 from jqueue.ports.queue import JobQueue, SupportsHistory
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 from jqueue.runtime.system import SystemClock
+from jqueue.testing._storage_handles import cancel_at, rewrite
 from jqueue.testing.storage_contract import StorageFactory
 
 QueueFactory = Callable[..., JobQueue | Awaitable[JobQueue]]
@@ -204,16 +204,13 @@ class QueueContractBase:
 
     async def rewrite(self, queue: JobQueue, change: Callable[[bytes], bytes]) -> None:
         """Change the blob by hand, beside the queue."""
-        storage = self.storage_of(queue)
-        while True:
-            content, etag = await storage.read()
+
+        def edited(content: bytes) -> bytes:
             changed = change(content)
             assert changed != content, "the edit must change the blob"
-            try:
-                await storage.write(changed, etag)
-            except CASConflictError:
-                continue
-            return
+            return changed
+
+        await rewrite(self.storage_of(queue), edited)
 
     async def until(self, condition: Callable[[], Awaitable[object]]) -> None:
         """Check a condition again and again until it holds. The test's time limit ends the wait otherwise."""
@@ -254,16 +251,6 @@ class QueueContractBase:
         assert job.id == enqueued.id
         await queue.nack(job, dead=True)
         return await self.held(queue, job)
-
-    async def _cancel_at(self, call: asyncio.Task[list[Job]] | asyncio.Task[Job], number: int, duration: float) -> None:
-        """Cancel a call in one of the first ticks, or at a moment spread over the time that a call takes."""
-        if number % 2:
-            await asyncio.wait([call], timeout=duration * number / self.cancellations)
-        else:
-            for _ in range(number // 2):
-                await asyncio.sleep(0)
-        call.cancel()
-        await asyncio.wait([call])
 
     async def several(self, queue: JobQueue, count: int, entrypoint: str = "work") -> list[str]:
         """Enqueue `count` jobs, and return their ids."""
@@ -591,7 +578,7 @@ class QueueContract(QueueContractBase):
             for number in range(self.cancellations):
                 wait = self.patience if number % 3 else None
                 call = asyncio.create_task(queue.dequeue("work", wait=wait))
-                await self._cancel_at(call, number, duration)
+                await cancel_at(call, number, self.cancellations, duration)
                 jobs = [] if call.cancelled() else call.result()
                 jobs = jobs or await other.dequeue("work", wait=self.patience / 2)
                 assert ids(jobs) == [enqueued.id], f"cancelled at moment {number}, the job stayed claimed"
@@ -608,7 +595,7 @@ class QueueContract(QueueContractBase):
             duration = loop.time() - began
             for number in range(self.cancellations):
                 call = asyncio.create_task(queue.enqueue("work", b"%d" % number))
-                await self._cancel_at(call, number, duration)
+                await cancel_at(call, number, self.cancellations, duration)
             await queue.enqueue("work", b"the last")  # cancelled writes have landed by now, or never will
             payloads = [job.payload for job in (await other.read_state()).jobs]
             assert len(payloads) == len(set(payloads)), "a cancelled enqueue was done twice"

@@ -26,19 +26,13 @@ from jqueue.ports.storage import (
     SupportsStoreTime,
 )
 from jqueue.testing._storage_handles import StorageFactory as StorageFactory
-from jqueue.testing._storage_handles import StorageHandles
+from jqueue.testing._storage_handles import StorageHandles, cancel_at, rewrite
 
 
 async def count_up(storage: ObjectStoragePort, times: int) -> None:
     """Add one to the number in an object, `times` times, while other writers do the same."""
     for _ in range(times):
-        while True:
-            content, etag = await storage.read()
-            try:
-                await storage.write(b"%d" % (int(content or b"0") + 1), etag)
-            except CASConflictError:
-                continue
-            break
+        await rewrite(storage, lambda content: b"%d" % (int(content or b"0") + 1))
 
 
 @pytest.mark.asyncio
@@ -184,30 +178,19 @@ class StorageContract(StorageHandles):
             began = clock.time()
             etag = await storage.write(old)
             duration = clock.time() - began
+
+            def replacement(_: bytes) -> bytes:
+                return old
+
             for number in range(self.overwrites):
                 new = b"new %d " % number * 30_000
                 write = asyncio.create_task(storage.write(new, etag))
-                if number % 2:  # at a moment spread over the time that a write takes
-                    await asyncio.wait([write], timeout=duration * number / self.overwrites)
-                else:  # at each of the first times that it waits for something
-                    for _ in range(number // 2):
-                        await asyncio.sleep(0)
-                write.cancel()
-                await asyncio.wait([write])
+                await cancel_at(write, number, self.overwrites, duration)
                 content, _ = await other.read()
                 assert content in (old, new), "a cancelled write left a part of its content"
                 old = b"old %d " % number * 30_000
-                etag = await self._write_until_it_lands(other, old)
+                etag = await rewrite(other, replacement)  # the cancelled write may still land
             assert await storage.read() == (old, etag), "a cancelled write with a stale etag landed afterwards"
-
-    async def _write_until_it_lands(self, storage: ObjectStoragePort, content: bytes) -> str:
-        """Write until it succeeds. A cancelled write may still land and cause a conflict, but only once."""
-        while True:
-            _, etag = await storage.read()
-            try:
-                return await storage.write(content, etag)
-            except CASConflictError:
-                continue
 
     async def test_read_if_changed_agrees_with_read(self, make_storage: StorageFactory) -> None:
         async with self.handles(make_storage, 2) as [storage, other]:

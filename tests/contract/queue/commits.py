@@ -13,6 +13,7 @@ from jqueue.domain.errors import DuplicateJobError, InvalidJobError
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Cancel
+from jqueue.testing._storage_handles import cancel_at
 from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory, ids
 
 
@@ -43,7 +44,7 @@ class TogetherContract(QueueContractBase):
                 waiting = asyncio.create_task(queue.dequeue("work", wait=self.patience))
                 await asyncio.sleep(0)
                 enqueueing = asyncio.create_task(queue.enqueue("work", b"%d" % number))
-                await self._cancel_at(waiting, number, duration)
+                await cancel_at(waiting, number, self.cancellations, duration)
                 enqueued = await enqueueing
                 jobs = [] if waiting.cancelled() else waiting.result()
                 jobs = jobs or await other.dequeue("work", wait=self.patience / 2)
