@@ -189,15 +189,11 @@ async def next_due(queue: JobQueue, names: frozenset[str], now: datetime, end: d
             elif not moments or job.run_at < moments[0]:
                 moments = [job.run_at]
     for name in held_back & rules.keys():
-        rate, per = rules[name].rate, rules[name].per
+        keys, rate, per = state.recent_keys, rules[name].rate, rules[name].per
+        openings = [key_opens_at(keys, rules, (name, key), now.timestamp()) for key in keys.get(name, ())]
         if rate is not None and per is not None:
-            opening = opens_at(state.recent.get(name, ()), now.timestamp(), rate, per)
-            if opening is not None:
-                moments.append(max(datetime.fromtimestamp(opening, UTC), now) + A_TICK)
-        for key in state.recent_keys.get(name, ()):
-            opening = key_opens_at(state.recent_keys, rules, (name, key), now.timestamp())
-            if opening is not None:
-                moments.append(max(datetime.fromtimestamp(opening, UTC), now) + A_TICK)
+            openings.append(opens_at(state.recent.get(name, ()), now.timestamp(), rate, per))
+        moments += [max(datetime.fromtimestamp(each, UTC), now) + A_TICK for each in openings if each is not None]
     if end is not None:
         entries = [each for each in state.schedules.values() if each.entrypoint in names and not each.paused]
         moments += [time_shown(entry, now) for entry in entries]

@@ -69,12 +69,7 @@ class FaultyStorage:
         """Read from the storage underneath, or fail as ordered."""
         self.reads += 1
         fault = self._read_faults.popleft() if self._read_faults else Fault.NONE
-        await asyncio.sleep(self.latency)
-        if fault in (Fault.HANGS, Fault.HANGS_AFTER):
-            await asyncio.Event().wait()
-        if fault is not Fault.NONE:
-            raise self.error()
-        return await self.storage.read()
+        return await self._send(Fault.LOST_ANSWER if fault is Fault.RESENT else fault, self.storage.read)
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         """Write to the storage underneath, or fail as ordered."""

@@ -76,16 +76,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         heapq.heappush(self._timers, (when, self._timers_made, timer))
         return timer
 
-    def call_later(  # type: ignore[override]
-        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> Callback:
-        """As in asyncio."""
-        when = self._virtual_now + delay
-        timer = Callback(self, callback, args, context, when)
-        self._timers_made += 1
-        heapq.heappush(self._timers, (when, self._timers_made, timer))
-        return timer
-
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:  # type: ignore[override]
         """As in asyncio. The clock stands still until the function has returned."""
         future = super().run_in_executor(executor, func, *args)
@@ -168,10 +158,6 @@ class Callback:
     def cancelled(self) -> bool:
         """True if the callback was cancelled and will never run."""
         return self._cancelled
-
-    def get_loop(self) -> VirtualTimeLoop:
-        """Return the loop that runs the callback."""
-        return self._loop
 
     def run(self) -> None:
         """Run it, unless it was cancelled."""
