@@ -8,7 +8,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
-from jqueue.domain.durations import Duration, to_seconds
+from jqueue.domain.durations import BEATS_PER_TIMEOUT, SHORTEST_BEAT, Duration, heartbeat_interval, to_seconds
 from jqueue.domain.errors import (
     CASConflictError,
     ClaimLostError,
@@ -29,10 +29,6 @@ from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import rest
 
 logger: Logger = logger_of("jqueue")
-
-LONGEST_INTERVAL = 60.0
-BEATS_PER_TIMEOUT = 3
-SHORTEST_INTERVAL = 0.001
 
 
 class HasHeartbeat(Protocol):
@@ -125,7 +121,7 @@ class HeartbeatManager:
             await rest(pause, clock)
             pause = interval
             try:
-                errors = await self._send(max(SHORTEST_INTERVAL, confirmed + timeout - loop.time()))
+                errors = await self._send(max(SHORTEST_BEAT, confirmed + timeout - loop.time()))
                 confirmed = loop.time()
             except (StorageError, QueueFullError, CASConflictError) as error:
                 if loop.time() - confirmed >= timeout:
@@ -188,9 +184,8 @@ class HeartbeatManager:
         return job if held is None else Claim(*held.claim)
 
     def _interval(self, timeout: float) -> float:
-        if self.interval is not None:
-            return max(SHORTEST_INTERVAL, self.interval.total_seconds())
-        return max(SHORTEST_INTERVAL, min(LONGEST_INTERVAL, timeout / BEATS_PER_TIMEOUT))
+        given = self.interval
+        return heartbeat_interval(timeout) if given is None else max(SHORTEST_BEAT, given.total_seconds())
 
     def _age(self) -> float:
         """Seconds since the store last confirmed the claims, for the oldest confirmation; 0 if none is known here."""

@@ -19,6 +19,10 @@ LONGEST = 100 * 366 * 86400.0
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+BEATS_PER_TIMEOUT = 3
+LONGEST_BEAT, SHORTEST_BEAT = 60.0, 0.001
+"""Most and least seconds between two heartbeats."""
+
 _WRITTEN = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -55,6 +59,11 @@ def to_seconds(what: str, value: object) -> float:
     if not 0 <= seconds <= LONGEST:
         raise InvalidJobError(f"{what} must be from 0 seconds to 100 years, got {shown(value)}")
     return seconds
+
+
+def heartbeat_interval(timeout: float) -> float:
+    """Return the seconds between two heartbeats of claims that last `timeout` seconds without one."""
+    return max(SHORTEST_BEAT, min(LONGEST_BEAT, timeout / BEATS_PER_TIMEOUT))
 
 
 def check_time(what: str, value: object) -> datetime:

@@ -511,7 +511,7 @@ class Executions(ABC):
             log_about(job, logging.INFO, " is done after %.3f s", self.loop.time() - held.execution.began)
         if held.context is not None:
             held.companions = tuple(held.context.companions)
-        self.succeed(held, plan.handler.keep_result_of(job))
+        self.succeed(held, plan.handler.options.keep_result if job.keep_result is None else job.keep_result)
 
     def succeed(self, held: HeldJob, keep_result: Duration | None) -> None:
         """Ack a job whose handler has returned, with its result if it is kept."""
@@ -522,9 +522,13 @@ class Executions(ABC):
         self.done(held)
 
     def _keep(self, held: HeldJob, keep_result: Duration) -> None:
-        """Let the ack of a job carry its result."""
+        """Let the ack of a job carry its result. The process of a handler has encoded it already."""
+        handler, result = held.execution.handler, held.result
         try:
-            held.operation = Ack(held.job, held.execution.handler.result_to_keep(held.result), keep_result)
+            if isinstance(result, UnkeptResultError):
+                raise result
+            value = result if handler.runs_in == "process" else handler.signature.returns.encode(result)
+            held.operation = Ack(held.job, value, keep_result)
         except UnkeptResultError as failure:
             self._drop_result(held, f"{failure}")
 

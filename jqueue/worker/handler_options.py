@@ -28,14 +28,11 @@ DEFAULT_BACKOFF = Exponential()
 MIN_CLAIM_TIMEOUT = 0.05
 """The shortest claim timeout, in seconds. A shorter claim could hardly be confirmed in time."""
 
-MAX_BATCH = 10_000
-"""The largest number of jobs in one batch: the number that one dequeue may claim."""
+MOST_CLAIMED = 10_000
+"""The number of jobs that one dequeue may claim: the largest batch, and the largest concurrency."""
 
 MIB = 2**20
 """Number of bytes in the unit of `max_memory`."""
-
-MAX_CONCURRENCY = 10_000
-"""The largest concurrency: the number of jobs that one dequeue may claim."""
 
 
 Middleware = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
@@ -190,7 +187,7 @@ class HandlerOptions:
         kinds = [("backoff", Backoff, "an Exponential(...)"), *rates]
         _check(self, ("timeout", "keep_result", "batch_wait"), kinds)
         if self.batch is not None:
-            check_integer("batch", self.batch, 1, MAX_BATCH)
+            check_integer("batch", self.batch, 1, MOST_CLAIMED)
         elif self.batch_wait:
             raise InvalidJobError("batch_wait is the time to fill a batch: give the handler batch=... too")
         check_priority(self.priority)
@@ -264,7 +261,7 @@ class WorkerSettings:
     tracing: OpenTelemetryTracing | None = None
 
     def __post_init__(self) -> None:
-        check_integer("concurrency", self.concurrency, 1, MAX_CONCURRENCY)
+        check_integer("concurrency", self.concurrency, 1, MOST_CLAIMED)
         for name, limit in (("max_jobs", self.max_jobs), ("max_memory", self.max_memory)):
             if limit is not None:
                 check_integer(name, limit, 1, 2**31)

@@ -15,12 +15,12 @@ from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import Encoding
 from jqueue.domain.job_options import check_names
-from jqueue.domain.models import AnyJob, Job
+from jqueue.domain.models import Job
 from jqueue.domain.operations.call import Call
 from jqueue.domain.printable import counted
 from jqueue.worker.dependencies import Dependencies, Function, Step
 from jqueue.worker.handler_options import EnqueueArguments, HandlerOptions, Middleware, ThreadMiddleware
-from jqueue.worker.payloads import MISSING, UnkeptResultError
+from jqueue.worker.payloads import MISSING
 from jqueue.worker.signatures import (
     BatchVerb,
     Signature,
@@ -259,20 +259,6 @@ class Handler(Generic[P, R_co]):
 
         steps = steps_of(f"handler {self.__name__!r}", call.handler, read)
         self.signature = replace(self.signature, call=replace(call, steps=steps))
-
-    def keep_result_of(self, job: AnyJob) -> Duration | None:
-        """Return the time to keep the result of a job: the job's own, else the handler's. None: it is not kept."""
-        return self.options.keep_result if job.keep_result is None else job.keep_result
-
-    def result_to_keep(self, result: Any) -> Any:
-        """Return a result as a JSON value. The process of a handler has converted it already.
-
-        Raises:
-            UnkeptResultError: it cannot be converted.
-        """
-        if isinstance(result, UnkeptResultError):
-            raise result
-        return result if self.runs_in == "process" else self.signature.returns.encode(result)
 
     def encode(self, payload: Any = MISSING) -> tuple[bytes, Encoding | None]:
         """Return a payload of this handler as bytes, and its encoding. Several parameters are a mapping by their names.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from jqueue.domain.durations import BEATS_PER_TIMEOUT, SHORTEST_BEAT, heartbeat_interval
 from jqueue.domain.errors import JobCancelledError
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import rest
@@ -14,10 +15,6 @@ from jqueue.runtime.tasks import all_at_once
 from jqueue.worker.executions import HeldJob
 from jqueue.worker.queue_health import RETRIED_ERRORS
 from jqueue.worker.run_state import RunState
-
-LONGEST_INTERVAL = 60.0
-BEATS_PER_TIMEOUT = 3
-SHORTEST_INTERVAL = 0.01
 
 CALLS = "sending heartbeats"
 
@@ -29,11 +26,11 @@ async def send_heartbeats(state: RunState) -> None:
         while not state.held:
             state.health.forget(CALLS)
             await state.claimed.wait()
-        await rest(pause or _interval_of(state.shortest_timeout), clock)
+        await rest(pause or heartbeat_interval(state.shortest_timeout), clock)
         if not state.held:
             continue
         all_held, timeout, pause = list(state.held), state.shortest_timeout, 0.0
-        deadline = max(SHORTEST_INTERVAL, timeout / 2)
+        deadline = max(SHORTEST_BEAT, timeout / 2)
         lots = [all_held[start : start + state.call_limit] for start in range(0, len(all_held), state.call_limit)]
         failures = await all_at_once(*(_beat(state, lot, deadline) for lot in lots))
         failure = next(filter(None, failures), None)
@@ -47,7 +44,7 @@ async def send_heartbeats(state: RunState) -> None:
                 state.lose(held, f"the store confirmed no heartbeat for {lasts:g} s")
         ends = [held.confirmed + (held.job.claim_timeout or timeout) for held in state.held]
         left = min(ends, default=loop.time() + timeout) - loop.time()
-        pause = max(SHORTEST_INTERVAL, min(_interval_of(timeout), left / BEATS_PER_TIMEOUT))
+        pause = max(SHORTEST_BEAT, min(heartbeat_interval(timeout), left / BEATS_PER_TIMEOUT))
 
 
 async def _beat(state: RunState, several: Sequence[HeldJob], deadline: float) -> Exception | None:
@@ -68,8 +65,3 @@ async def _beat(state: RunState, several: Sequence[HeldJob], deadline: float) ->
         elif refusal is not None and not getattr(refusal, "ended_here", False):
             state.lose(held, "another worker has it, or it was removed")
     return None
-
-
-def _interval_of(timeout: float) -> float:
-    """Return the seconds between two heartbeats of claims that last `timeout` seconds without one."""
-    return max(SHORTEST_INTERVAL, min(LONGEST_INTERVAL, timeout / BEATS_PER_TIMEOUT))

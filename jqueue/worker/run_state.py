@@ -150,22 +150,18 @@ class Slots:
 
     def check_wear(self) -> None:
         """Claim no more jobs if another worker must take the place of this one."""
-        if self.worn is None and not self.must_end.is_set() and (worn := self._wear()) is not None:
-            self.worn = worn
-            logger.info("%s %s: it finishes the jobs that it has, and ends", self.settings.name, worn)
-            self.wake()
-
-    def _wear(self) -> str | None:
-        """Return the reason for which another worker must take the place of this one."""
         most, memory = self.settings.max_jobs, self.settings.max_memory
+        if self.worn is not None or self.must_end.is_set():
+            return
         if most is not None and self.outcomes.total() >= most:
-            return f"has done {counted(most, 'job')}"
-        now = asyncio.get_running_loop().time()
-        if memory is None or now < self._measured_at + MEASURE_EVERY:
-            return None
-        self._measured_at = now
-        size = memory_in_use() / MIB
-        return f"takes {size:.0f} MiB of memory, more than {memory}" if size > memory else None
+            self.worn = f"has done {counted(most, 'job')}"
+        if memory is not None and (now := asyncio.get_running_loop().time()) >= self._measured_at + MEASURE_EVERY:
+            self._measured_at = now
+            if (size := memory_in_use() / MIB) > memory:
+                self.worn = f"takes {size:.0f} MiB of memory, more than {memory}"
+        if self.worn is not None:
+            logger.info("%s %s: it finishes the jobs that it has, and ends", self.settings.name, self.worn)
+            self.wake()
 
 
 class RunState(Executions):
