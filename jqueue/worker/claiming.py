@@ -66,7 +66,7 @@ class Claimer(Observer):
         """Claim until cancelled, or, to drain, until nothing is left to do. A worn worker ends once it has no jobs."""
         state, slots = self._state, self._state.slots
         # found_all: the last claim left nothing to claim. is_slow: a call has failed, and no claim has succeeded since.
-        found_all = answered = is_slow = False
+        found_all = is_slow = False
         while True:
             if slots.worn is not None:
                 if slots.is_idle:
@@ -90,7 +90,7 @@ class Claimer(Observer):
             except NotLoadedError:
                 continue  # the queue answered, and logged why it sets these jobs aside: there may be others
             except RETRIED_ERRORS as error:
-                if not answered:
+                if not state.health.has_answered:
                     raise_if_final(error)
                 is_slow = True
                 await asyncio.sleep(state.health.failed(CALLS, error))
@@ -100,7 +100,7 @@ class Claimer(Observer):
                 continue
             if jobs is None:
                 continue
-            answered, is_slow = True, is_slow and waits
+            is_slow = is_slow and waits
             state.health.answered(CALLS)
             if jobs:
                 self._patience = PATIENCE
@@ -146,7 +146,9 @@ class Claimer(Observer):
             return await state.claim(names, asked, deadline=None if is_slow else SLOW)
         finally:
             state.claiming = 0
-            state.slots.wake_others(state)
+            for other in state.slots.turns:
+                if other is not state:
+                    other.more.set()  # slots are given back
 
     def _names(self) -> Sequence[str]:
         """Return the entrypoints to claim jobs of: all but those of batches that claim for themselves."""

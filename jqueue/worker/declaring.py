@@ -6,7 +6,7 @@ The worker sets the former on the queue when it starts, and warns of the latter.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
 from jqueue.domain.errors import JQueueError
@@ -97,7 +97,7 @@ async def warn_of_unhandled_crons(queue: Operator, names: Container[str]) -> Non
         logger.warning(
             "this worker has no handler for the jobs of these cron entries: %s. If no other worker has one, the jobs"
             " pile up: remove each entry with `await queue.unschedule(name)`",
-            ", ".join(unhandled[:MAX_NAMED]) + (", ..." if len(unhandled) > MAX_NAMED else ""),
+            _several(unhandled),
         )
 
 
@@ -119,8 +119,13 @@ async def warn_of_unhandled_jobs(queue: JobQueue, names: Container[str]) -> None
         if due := [name for name in sorted(waiting) if name in before and name not in warned]:
             warned.update(due)
             logger.warning(
-                "this worker has no handler for waiting jobs of %s%s. Start a worker that has one, or they wait"
+                "this worker has no handler for waiting jobs of %s. Start a worker that has one, or they wait"
                 " forever. A handler that was renamed takes them with aliases=[...]",
-                ", ".join(f"{name} ({waiting[name]})" for name in due[:MAX_NAMED]),
-                f" and {len(due) - MAX_NAMED} more" if len(due) > MAX_NAMED else "",
+                _several([f"{name} ({waiting[name]})" for name in due]),
             )
+
+
+def _several(names: Sequence[str]) -> str:
+    """Return names as a text, up to a number of them."""
+    more = len(names) - MAX_NAMED
+    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -118,12 +118,6 @@ class Slots:
         for state in self.turns:
             state.more.set()
 
-    def wake_others(self, state: RunState) -> None:
-        """Wake the claims of the other queues: a claim has given slots back."""
-        for other in self.turns:
-            if other is not state:
-                other.more.set()
-
     def turn_of(self, state: RunState) -> None:
         """Note that a queue got jobs. The others come before it."""
         self.drained.clear()
