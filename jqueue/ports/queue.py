@@ -131,7 +131,7 @@ class Wait(float):
         jobs = asyncio.create_task(queue.dequeue(wait=wait))
         wait.end()  # on the event loop of the call, which is answered soon: with jobs, or with none
 
-    A queue that does not know this class takes it as a number of seconds. Its call can only be cancelled.
+    A queue that does not know this class takes it as a number of seconds, and its call goes on.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -144,14 +144,12 @@ class Wait(float):
         if self.ended:
             ending()
 
-    def end(self) -> bool:
-        """End the wait. Return False if the queue does not know how, so that the call can only be cancelled."""
-        if self._ending is None:
-            return False
+    def end(self) -> None:
+        """End the wait."""
         if not self.ended:
             self.ended = True
-            self._ending()
-        return True
+            if self._ending is not None:
+                self._ending()
 
 
 @runtime_checkable

@@ -59,7 +59,6 @@ class Claimer(Observer):
         self._poll = LONG_POLL
         self._longest_poll = LONGEST_POLL if isinstance(state.queue, SupportsObservers) else LONG_POLL
         self._is_blind = False  # True if a call to the store has failed during the long poll
-        self._may_get_back = False
         self._patience = PATIENCE
 
     async def run(self) -> None:
@@ -107,12 +106,10 @@ class Claimer(Observer):
                 slots.turn_of(state)
                 self._state.begin(jobs, len(jobs) >= asked)
             elif is_last_try and slots.is_idle:
-                is_over = not self._may_get_back and not await self._may_be_revoked(names)
-                if is_over and slots.is_drained(state):
+                if not await self._may_be_revoked(names) and slots.is_drained(state):
                     return
                 while state in slots.drained:
                     await state.more.wait()  # for jobs of another queue, whose handlers may add jobs here
-                self._may_get_back = False  # jobs of a cancelled poll are handed back by now, for another try
             found_all = len(jobs) < asked
 
     async def _may_be_revoked(self, names: Sequence[str]) -> bool:
@@ -179,8 +176,8 @@ class Claimer(Observer):
             poll.add_done_callback(lambda _: state.more.set())
             try:
                 while not poll.done():
-                    if self._is_outgrown(names, asked) and not wait.end() and not poll.cancelling():
-                        poll.cancel()
+                    if self._is_outgrown(names, asked):
+                        wait.end()
                     await state.more.wait()
             except asyncio.CancelledError:
                 poll.cancel()  # the queue hands back the jobs that it may still claim
@@ -189,9 +186,6 @@ class Claimer(Observer):
                 if not poll.cancelled() and poll.exception() is None:  # it was answered at this very moment
                     self._state.begin(poll.result() or [], False)
                 raise
-        if poll.cancelled():
-            self._may_get_back = not looks_only
-            return None
         jobs = poll.result()
         if jobs is None or (wait.ended and not jobs):
             return None

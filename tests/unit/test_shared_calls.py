@@ -168,7 +168,7 @@ async def test_an_end_of_a_wait_that_overtakes_its_dequeue_is_sent_again_until_t
     async with serving(storage), BrokerQueue(storage, clock=VirtualClock()) as client:
         waiting = asyncio.create_task(client.dequeue("a", wait=wait))
         await asyncio.sleep(0.5)
-        assert wait.end()
+        wait.end()
         assert [] == await waiting
         assert now() < 3
         await asyncio.sleep(60)
