@@ -19,7 +19,6 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from msgspec.structs import replace
 
-from jqueue.cli.columns import in_chunks
 from jqueue.cli.help import RefusedError
 from jqueue.cli.jobs import one_job
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
@@ -36,6 +35,7 @@ from jqueue.cli.options import (
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import UNUSABLE, instant, jobs, moment, note, show, show_json, tell
 from jqueue.cli.progress import jobs_counted, reading
+from jqueue.core.view import in_chunks
 from jqueue.domain.errors import (
     ChangedMeanwhileError,
     DuplicateJobError,
@@ -291,7 +291,7 @@ async def _change_all(opened: OpenedQueue, tally: Tally, selection: Selection, c
     those = (job async for job in opened.view.jobs(opened.now(), selection) if job.sequence <= tally.last)
     try:
         with jobs_counted("working") as progress:
-            async for chunk in in_chunks(those, lambda first, job: abs(job.sequence - first.sequence) > APART):
+            async for chunk in in_chunks(those, apart=lambda first, job: abs(job.sequence - first.sequence) > APART):
                 progress(seen, number)
                 guarded = [
                     Guarded(change.operation(job, before), job_id=job.id, selection=selection)

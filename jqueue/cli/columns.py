@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from rich.cells import cell_len, set_cell_size
 
-from jqueue.domain.errors import JQueueError
 from jqueue.domain.printable import printable
 
-Item = TypeVar("Item")
-
-SAMPLE = 1000
-"""Number of rows in a chunk. Those of the first decide the widths of the columns. Later ones may be longer."""
+AT_ONCE = 1000
+"""Number of lines that are written at once."""
 
 LEAST = 16
 """Width below which a column is not cut, unless it says otherwise."""
@@ -102,34 +99,10 @@ class Layout:
         return [_line(self._columns, row, self._widths, self._terminal) for row in cells]
 
 
-async def in_chunks(
-    items: AsyncIterable[Item], apart: Callable[[Item, Item], bool] = lambda *_: False
-) -> AsyncGenerator[list[Item], None]:
-    """Yield items, some at a time. An error that says which are missing is raised after all others.
-
-    Args:
-        items: the items.
-        apart: takes the first item of a chunk and the next item; returns True if the next item begins a new chunk.
-    """
-    chunk, missing = list[Item](), None
-    try:
-        async for item in items:
-            if chunk and (len(chunk) == SAMPLE or apart(chunk[0], item)):
-                yield chunk
-                chunk = []
-            chunk.append(item)
-    except JQueueError as error:
-        missing = error
-    if chunk:
-        yield chunk
-    if missing is not None:
-        raise missing
-
-
 def write_lines(lines: Iterable[str]) -> None:
     """Write lines to the standard output as they come, some at a time."""
     coming = iter(lines)
-    while some := list(islice(coming, SAMPLE)):
+    while some := list(islice(coming, AT_ONCE)):
         sys.stdout.write("\n".join(some) + "\n")
     sys.stdout.flush()
 

@@ -9,13 +9,14 @@ from typing import Annotated
 import typer
 
 from jqueue.cli import options
-from jqueue.cli.columns import Cell, Column, Layout, Terminal, in_chunks, write_lines
+from jqueue.cli.columns import Cell, Column, Layout, Terminal, write_lines
 from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import length, moment, note
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.json_views import event_values
+from jqueue.core.view import in_chunks
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.history import START

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jqueue.cli.columns import Cell, Column, Layout, Terminal, cut, in_chunks, write_lines
+from jqueue.cli.columns import Cell, Column, Layout, Terminal, cut, write_lines
 from jqueue.cli.help import RefusedError
 from jqueue.cli.history import outcome
 from jqueue.cli.live import Interval, live
@@ -26,7 +26,7 @@ from jqueue.cli.progress import DEEP, number_in_segments, reading
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.json_views import ShownLife, event_values, job_values, progress_text
 from jqueue.core.verbs.operator import BEFORE
-from jqueue.core.view import QueueView
+from jqueue.core.view import QueueView, in_chunks
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError, JobNotFoundError, JobsUnreadableError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.job import JobStatus

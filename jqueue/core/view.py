@@ -28,7 +28,7 @@ from jqueue.core.blob.lines import encode_job, encode_json
 from jqueue.core.blob.segment_reader import CUT_OFF, DAMAGED, MISSING, pieces_of, reason_of
 from jqueue.core.blob.segments import SegmentParts
 from jqueue.core.tasks import retried, some_at_once
-from jqueue.domain.errors import JobsUnreadableError, JQueueError
+from jqueue.domain.errors import HistoryDamagedError, JobsUnreadableError, JQueueError
 from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import Limits
@@ -59,7 +59,11 @@ PARTS_OF_HEADER: Mapping[str, Sequence[str]] = {
 LIST_DEADLINE = 10.0
 """Seconds for a listing of the segments."""
 
+CHUNK = 1000
+"""Number of jobs of a long list that are shown or changed at once."""
+
 Answer = TypeVar("Answer")
+Item = TypeVar("Item")
 Rows = list[tuple[int, JobRecord]]
 Piece = tuple[Sequence[Segment], Rows]
 """Entries for a segment, and a chunk of it."""
@@ -677,6 +681,32 @@ class QueueView:
     async def _patiently(self, name: str, read: Callable[[], Awaitable[Answer]]) -> Answer:
         seconds = self.deadline if self.until is None else self.until - asyncio.get_running_loop().time()
         return await retried(seconds, read, self._parts.entropy, f"segment {FOLDER}{object_of(name)} could not be read")
+
+
+async def in_chunks(
+    items: AsyncGenerator[Item, None], most: int = CHUNK, apart: Callable[[Item, Item], bool] = lambda *_: False
+) -> AsyncGenerator[list[Item], None]:
+    """Yield items, some at a time. An error that says which are missing is raised after all others.
+
+    Args:
+        items: the items.
+        most: largest number of items in a chunk.
+        apart: takes the first item of a chunk and the next item; returns True if the next item begins a new chunk.
+    """
+    chunk, missing = list[Item](), None
+    try:
+        async with aclosing(items):
+            async for item in items:
+                if chunk and (len(chunk) == most or apart(chunk[0], item)):
+                    yield chunk
+                    chunk = []
+                chunk.append(item)
+    except (JobsUnreadableError, HistoryDamagedError) as error:
+        missing = error
+    if chunk:
+        yield chunk
+    if missing is not None:
+        raise missing
 
 
 def _first_of(held: list[Held], number: float, size: float) -> list[Held]:

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from jqueue.core.view import in_chunks
 from jqueue.domain.durations import parse_duration
 from jqueue.domain.errors import (
     ChangedMeanwhileError,
@@ -50,7 +51,7 @@ from jqueue.domain.rules import EntrypointRules, Schedule
 from jqueue.domain.selection import QUEUED, Phase, phase_of
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
-from jqueue.server.jobs import ORDERS, PAGE, matching, query_of, seen_of
+from jqueue.server.jobs import ORDERS, PAGE, Search, query_of, seen_of
 from jqueue.server.view import View, rules_seen
 
 CHANGED = (ChangedMeanwhileError, JobNotFoundError, JobStateError, WorkerNotFoundError)
@@ -459,63 +460,65 @@ class Request:
             seen = {"id": job.id, "seen": seen_of(after)} if action.undo else {}
             return {"done": 1, "name": job.id, "undo": _undo(action, job, seen)}
         answer: dict[str, Any] = {"done": 0, "changed": 0, "refused": 0, "why": None, "left": False}
-
-        async def change(jobs: list[Job]) -> None:
-            before = values["before"] + answer["done"] + answer["changed"] + answer["refused"]
-            operations = (
-                asked_by(self.asked_by, Guarded(action.make(job.id, {**values, "before": place}), job=job))
-                for place, job in enumerate(sorted(jobs, key=ORDERS["served"]), before)
-            )
-            try:
-                results = await certain(self.queue.apply_each(*operations), SECOND_THOUGHT)
-            except JQueueError as error:
-                if not answer["done"]:
-                    raise
-                answer["left"], answer["why"] = True, str(error)
-                return
-            for result in results:
-                refused = isinstance(result, JQueueError) and not isinstance(result, CHANGED)
-                answer["refused" if refused else "changed" if isinstance(result, CHANGED) else "done"] += 1
-                answer["why"] = answer["why"] or (str(result) if refused else None)
-
-        jobs: list[Job] = []
+        again: dict[str, Any] = {}
         if "query" in self.body:
-            until = self.clock.monotonic() + REQUEST_SECONDS
             if values.get("delay") is not None and values["run_at"] is None:  # all of them at one time
-                again = {"run_at": (self.view.now + timedelta(seconds=values["delay"])).timestamp()}
-                values, answer["again"] = {**values, **again}, again
-            try:
-                async with aclosing(self._matching(action, values)) as matching_jobs:
-                    async for job in matching_jobs:
-                        if len(jobs) == CHUNK:
-                            await change(jobs)
-                            jobs, late = [], self.clock.monotonic() > until
-                            answer["left"] = answer["left"] or late
-                            if answer["left"]:
-                                break
-                        jobs.append(job)
-            except JobsUnreadableError as error:  # all others are changed
-                answer["why"] = str(error)
-        else:
-            try:
-                selected = msgspec.convert(self.body.get("jobs"), list[tuple[str, Any]])
-            except msgspec.ValidationError:
-                raise InvalidJobError("the action needs 'id' and 'seen', 'jobs' or 'query'") from None
-            if len(selected) > PAGE:
-                raise InvalidJobError(f"at most {PAGE} jobs can be selected")
-            for job_id, seen in selected:
-                try:
-                    jobs.append(await self._seen(job_id, seen))
-                except ChangedMeanwhileError:
-                    answer["changed"] += 1
-        if jobs:
-            await change(jobs)
-        if answer["left"]:
-            before = values["before"] + answer["done"] + answer["changed"] + answer["refused"]
-            answer["again"] = {**answer.get("again", {}), "before": before}
+                again["run_at"] = (self.view.now + timedelta(seconds=values["delay"])).timestamp()
+            await self._change_all(action, {**values, **again}, answer)
+        elif jobs := await self._selected(answer):
+            await self._change(jobs, action, values, answer)
+        if again or answer["left"]:
+            answer["again"] = again | ({"before": _place(values, answer)} if answer["left"] else {})
         if not any(answer[name] for name in ("done", "changed", "refused", "why")):
             raise ChangedMeanwhileError("there are no such jobs any longer, or they are like this already")
         return answer
+
+    async def _change_all(self, action: Action, values: Values, answer: dict[str, Any]) -> None:
+        """Change the jobs that match, until they have taken long enough. The `answer` tells if some are left."""
+        until = self.clock.monotonic() + REQUEST_SECONDS
+        try:
+            async with aclosing(in_chunks(self._matching(action, values), CHUNK)) as chunks:
+                async for jobs in chunks:
+                    answer["left"] = answer["left"] or self.clock.monotonic() > until
+                    if answer["left"]:
+                        break
+                    await self._change(jobs, action, values, answer)
+        except JobsUnreadableError as error:  # all others are changed
+            answer["why"] = str(error)
+
+    async def _selected(self, answer: dict[str, Any]) -> list[Job]:
+        """Return the jobs of the request that are still as the operator saw them. The others are counted."""
+        try:
+            selected = msgspec.convert(self.body.get("jobs"), list[tuple[str, Any]])
+        except msgspec.ValidationError:
+            raise InvalidJobError("the action needs 'id' and 'seen', 'jobs' or 'query'") from None
+        if len(selected) > PAGE:
+            raise InvalidJobError(f"at most {PAGE} jobs can be selected")
+        jobs = list[Job]()
+        for job_id, seen in selected:
+            try:
+                jobs.append(await self._seen(job_id, seen))
+            except ChangedMeanwhileError:
+                answer["changed"] += 1
+        return jobs
+
+    async def _change(self, jobs: list[Job], action: Action, values: Values, answer: dict[str, Any]) -> None:
+        """Change some jobs in one commit, and count them. If it fails after others were changed, they are left."""
+        operations = (
+            asked_by(self.asked_by, Guarded(action.make(job.id, {**values, "before": place}), job=job))
+            for place, job in enumerate(sorted(jobs, key=ORDERS["served"]), _place(values, answer))
+        )
+        try:
+            results = await certain(self.queue.apply_each(*operations), SECOND_THOUGHT)
+        except JQueueError as error:
+            if not answer["done"]:
+                raise
+            answer["left"], answer["why"] = True, str(error)
+            return
+        for result in results:
+            refused = isinstance(result, JQueueError) and not isinstance(result, CHANGED)
+            answer["refused" if refused else "changed" if isinstance(result, CHANGED) else "done"] += 1
+            answer["why"] = answer["why"] or (str(result) if refused else None)
 
     async def _seen(self, job_id: Any, seen: Any) -> Job:
         """Return a job that must still be as the operator saw it."""
@@ -531,14 +534,20 @@ class Request:
         """Yield the jobs that filters pick and that have not moved since the operator looked.
 
         Ages and states are those of that moment.
+
+        Raises:
+            InvalidJobError: more payloads would have to be searched than a list searches.
         """
         query, seen_at = query_of(self.body["query"]).within(action.states), time(self.body, "seen_at")
-        async with aclosing(matching(self.view, query, seen_at)) as jobs:
+        search = Search(self.view, query, seen_at)
+        async with aclosing(search.jobs()) as jobs:
             async for job in jobs:
                 moved = job.created_at, job.queued_at, job.claimed_at, job.dead_at
                 made = action.already is not None and action.already(job, values, self.view.now)
                 if not made and all(at is None or at <= seen_at for at in moved):
                     yield job
+        if search.stopped:
+            raise InvalidJobError("too many payloads would have to be searched: choose an entrypoint or a state too")
 
     async def _result(self, operation: Operation) -> Any:
         """Carry out an operation, and return its result. If the outcome is not known at first, try to find out.
@@ -550,6 +559,11 @@ class Request:
         if isinstance(result, JQueueError):
             raise result
         return result
+
+
+def _place(values: Values, answer: Values) -> int:
+    """Return the number of jobs that come before the next one of a request, or of several for the same jobs."""
+    return int(values["before"] + answer["done"] + answer["changed"] + answer["refused"])
 
 
 def _undo(action: Action, before: Any, seen: dict[str, Any]) -> dict[str, Any] | None:

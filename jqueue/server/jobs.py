@@ -140,10 +140,8 @@ def query_of(filters: Any) -> Query:
     except ValueError:
         raise InvalidJobError("'older' must be a number of seconds") from None
     names = frozenset(filter(None, (asked.get("entrypoint"),)))
-    holder, text = asked.get("holder") or None, asked.get("text") or None
-    key, error = asked.get("key") or None, asked.get("error") or None
-    found: dict[str, Any] = {"holder": holder, "key": key, "error": error, "text": text}
-    selection = Selection(phases, names, older_than=older, **found, group=asked.get("group") or None)
+    texts: dict[str, Any] = {name: asked.get(name) or None for name in ("holder", "key", "error", "text", "group")}
+    selection = Selection(phases, names, older_than=older, **texts)
     args = {name.removeprefix("args."): value for name, value in asked.items() if name.startswith("args.")}
     return Query(selection, asked.get("pattern"), asked.get("payload", "").encode("utf-8", "replace").lower(), args)
 
@@ -244,20 +242,6 @@ class Searches:
             del self._searches[key]
             raise error
         return search
-
-
-async def matching(view: View, query: Query, now: datetime) -> AsyncGenerator[Job, None]:
-    """Yield the jobs that all filters pick at a time.
-
-    Raises:
-        InvalidJobError: more payloads would have to be searched than a list searches.
-    """
-    search = Search(view, query, now)
-    async with aclosing(search.jobs()) as jobs:
-        async for job in jobs:
-            yield job
-    if search.stopped:
-        raise InvalidJobError("too many payloads would have to be searched: choose an entrypoint or a state too")
 
 
 async def job_page(
