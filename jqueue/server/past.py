@@ -6,14 +6,14 @@ import asyncio
 from collections import Counter
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, cast
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.json_views import event_values
 from jqueue.core.verbs.operator import BEFORE
 from jqueue.core.view import QueueView
-from jqueue.domain.counters import Histogram, bucket_of
+from jqueue.domain.counters import EventCounters, Totals
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError, JobsUnreadableError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.job import JobStatus
@@ -39,8 +39,6 @@ KEPT = 60.0
 
 SECONDS = 30.0
 """Seconds within which a history must be read."""
-
-_KIND = {"enqueue": "enqueued", "dequeue": "claimed", "ack": "done", "nack": "failed", "stale": "failed"}
 
 
 async def events_of(
@@ -132,21 +130,19 @@ class Lives:
             return life.answer
 
 
-@dataclass
 class _Step:
-    """The events of one step: numbers of jobs by kind, changes of depths, and of times of waits and runs by bound."""
+    """The events of one step, and the changes of the numbers of queued and of dead jobs in it."""
 
-    jobs: Counter[str] = field(default_factory=Counter)
-    waits: Counter[float] = field(default_factory=Counter)
-    runs: Counter[float] = field(default_factory=Counter)
+    def __init__(self) -> None:
+        self._counters, self.depths = EventCounters(), Counter[JobStatus | None]()
 
     def add(self, event: HistoryEvent) -> None:
-        self.jobs[_KIND.get(event.verb, "")] += event.jobs
-        for name, status in (("queued", JobStatus.QUEUED), ("dead", JobStatus.DEAD)):
-            self.jobs[name] += event.jobs * ((event.after is status) - (event.before is status))
-        for times, seconds in ((self.waits, event.wait_seconds), (self.runs, event.run_seconds)):
-            if seconds is not None:
-                times[2.0 ** bucket_of(seconds) / 1000] += 1  # rounded as the counters do, which the page draws on
+        self._counters.add(event)
+        self.depths.update({event.after: event.jobs})
+        self.depths.subtract({event.before: event.jobs})
+
+    def totals(self, now: datetime) -> Totals:
+        return sum(self._counters.totals(now).values(), Totals())
 
 
 async def timeline(queue: JobQueue, view: View, entrypoint: str | None = None, span: str = SPANS[0]) -> dict[str, Any]:
@@ -186,21 +182,22 @@ async def timeline(queue: JobQueue, view: View, entrypoint: str | None = None, s
     except (HistoryDamagedError, TimeoutError):
         first = max(first, min(steps, default=end))
     figures = view.stats if entrypoint is None else (view.stats.entrypoints or {}).get(entrypoint, EntrypointStats())
-    return {"points": _points(steps, length, range(end - 1, first - 1, -1), figures, view.now.timestamp())}
+    return {"points": _points(steps, length, range(end - 1, first - 1, -1), figures, view.now)}
 
 
 def _points(
-    steps: dict[int, _Step], length: int, numbers: range, figures: EntrypointStats, now: float
+    steps: dict[int, _Step], length: int, numbers: range, figures: EntrypointStats, now: datetime
 ) -> list[dict[str, Any]]:
     """Return a point for each step. Depths are counted back from the figures of now."""
     queued, dead = figures.ready + figures.scheduled + figures.waiting, figures.dead
     points = []
     for number in numbers:
-        step, at = steps.get(number, _Step()), min((number + 1.0) * length, now)
+        step = steps.get(number, _Step())
+        totals, at = step.totals(now), min((number + 1.0) * length, now.timestamp())
         point: dict[str, Any] = {"at": at, "queued": max(0, queued), "dead": max(0, dead)}
-        point |= {name: step.jobs[name] / length for name in ("enqueued", "claimed", "done", "failed")}
-        for name, times in (("wait", Histogram(step.waits)), ("run", Histogram(step.runs))):
+        point |= {name: getattr(totals, name) / length for name in ("enqueued", "claimed", "done", "failed")}
+        for name, times in (("wait", totals.waits), ("run", totals.runs)):
             point |= {f"{name}50": times.quantile(0.5), f"{name}95": times.quantile(0.95)}
         points.append(point)
-        queued, dead = queued - step.jobs["queued"], dead - step.jobs["dead"]
+        queued, dead = queued - step.depths[JobStatus.QUEUED], dead - step.depths[JobStatus.DEAD]
     return points[::-1]
