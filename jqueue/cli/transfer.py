@@ -32,7 +32,7 @@ from jqueue.cli.printing import jobs, note, tell
 from jqueue.cli.progress import jobs_counted, reading
 from jqueue.connect import connect
 from jqueue.core.blob.lines import export_line, import_line
-from jqueue.core.migration import MigrationReport, arriving
+from jqueue.core.migration import MigrationReport, arriving, parts
 from jqueue.core.migration import migrate as move
 from jqueue.core.queue_base import is_same_place
 from jqueue.domain.errors import InvalidJobError, JobStateError, JQueueError, StorageError
@@ -159,7 +159,7 @@ def import_(
                 lines = sys.stdin.buffer if str(file) == "-" else closing.enter_context(_file(file, "rb", "read"))
                 progress = closing.enter_context(jobs_counted("checking" if dry_run else "importing"))
                 done = 0
-                for batch in _batches(_numbered(lines, counts, wrong)):
+                for batch in parts(_numbered(lines, counts, wrong), lambda each: each[1].payload, BATCH, BATCH_BYTES):
                     done += len(batch)
                     looks = [Find(job.id) for _, job in batch]
                     new = _unknown(await opened.queue.apply_each(*looks), batch, counts, wrong)
@@ -220,19 +220,6 @@ def _numbered(lines: Iterable[bytes], counts: Counter[str], wrong: list[tuple[in
         yield from [children[each] for each in TopologicalSorter(parents).static_order()]
     except CycleError:
         wrong += [(number, "it waits for a job that waits for it") for number, _ in children.values()]
-
-
-def _batches(several: Iterable[Numbered]) -> Iterator[list[Numbered]]:
-    """Yield jobs in batches."""
-    batch, size = list[Numbered](), 0
-    for number, job in several:
-        batch.append((number, job))
-        size += len(job.payload)
-        if len(batch) == BATCH or size > BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 def _unknown(

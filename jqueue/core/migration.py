@@ -7,11 +7,11 @@ source. If it is killed, its claims time out, and the next run finds the jobs th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.core.queue_base import is_same_place
@@ -32,6 +32,8 @@ from jqueue.domain.stats import QueueStats
 from jqueue.ports.queue import JobQueue, SupportsApply, payload_of
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.tasks import to_the_end
+
+Item = TypeVar("Item")
 
 BATCH_JOBS = 500
 """Maximum number of jobs in one claim."""
@@ -191,7 +193,7 @@ class _Mover:
 
     async def _transfer(self, jobs: Sequence[Job]) -> None:
         """Add jobs to the destination, then remove from the source each job that the destination has taken."""
-        for part in _parts([job for job in jobs if not self._stays(job)]):
+        for part in parts([job for job in jobs if not self._stays(job)], lambda job: job.payload):
             arrived: list[Job] = []
             results = await _each(self.dest, [self._arrival(job) for job in part])
             for job, result in zip(part, results, strict=True):
@@ -227,16 +229,24 @@ def arriving(job: Job, now: datetime) -> Job:
     return job.evolve(status=status, run_at=run_at, **NO_CLAIM)
 
 
-def _parts(jobs: Sequence[Job]) -> Iterator[list[Job]]:
-    """Split jobs into parts whose payloads fit into a commit."""
-    part: list[Job] = []
-    size = 0
-    for job in jobs:
-        if part and size + len(job.payload) > BATCH_BYTES:
+def parts(
+    several: Iterable[Item], payload: Callable[[Item], bytes], most: int = BATCH_JOBS, most_bytes: int = BATCH_BYTES
+) -> Iterator[list[Item]]:
+    """Split jobs into parts whose payloads fit into a commit.
+
+    Args:
+        several: jobs, with what belongs to each.
+        payload: returns the payload of one.
+        most: largest number of jobs in a part.
+        most_bytes: bytes of payloads in a part of several jobs, at most.
+    """
+    part, size = list[Item](), 0
+    for each in several:
+        if part and (len(part) == most or size + len(payload(each)) > most_bytes):
             yield part
             part, size = [], 0
-        part.append(job)
-        size += len(job.payload)
+        part.append(each)
+        size += len(payload(each))
     if part:
         yield part
 
