@@ -29,6 +29,7 @@ from jqueue.cli.printing import (
 )
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.json_views import stats_values
+from jqueue.core.view import QueueView
 from jqueue.domain.counters import EventCounters, Totals
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError, WorkerNotFoundError
 from jqueue.domain.header import WorkerRecord
@@ -46,7 +47,7 @@ COUNTS = ("ready", "scheduled", "waiting", "in_progress", "dead", "completed")
 RATES = ("rate", "per", "key_rate", "key_per")
 RATED = ("enqueued", "claimed", "done", "failed")
 ORDERS = (*COUNTS, *RATED)
-WINDOWS = {"last minute": 60, "last hour": 3600, "last day": 86400}
+WINDOWS = {"last_minute": 60, "last_hour": 3600, "last_day": 86400}
 TEXTS = ("entrypoint", "entrypoints", "when")
 """The titles of columns that are not for numbers. Nor is the first of a table."""
 
@@ -119,49 +120,46 @@ def stats(
 
 
 async def _since(opened: OpenedQueue, figures: QueueStats, first: datetime, now: datetime) -> QueueStats:
-    """Return figures whose totals and times are those since a time.
+    """Return figures whose totals and times are those since a time. The rates stay.
 
     Raises:
         RefusedError: the queue keeps no history, and its counters do not tell.
     """
-    known = {name: each.totals or Totals() for name, each in (figures.entrypoints or {}).items()}
-    counted_since, history = EventCounters(), opened.view.header.history
-    if isinstance(opened.queue, BlobQueue) and history is not None:
-        last = None
-        try:
-            async for event in opened.queue.history_of(opened.view, since=first):
-                counted_since.add(event)
-                last = event
-        except HistoryDamagedError as error:
-            note(str(error))
-        if last is not None and last.number == history.removed + 1:
-            note(f"the history begins at {moment(last.at)} UTC: what happened before is not counted")
-        found = counted_since.totals(now)
+    known = figures.entrypoints or {}
+    if isinstance(opened.queue, BlobQueue) and opened.view.header.history is not None:
+        found = await _events_since(opened.queue, opened.view, first, now)
     else:
-        window = next(
-            (name for name, length in WINDOWS.items() if length == round((now - first).total_seconds())), None
-        )
-        if window is None:
+        seconds = round((now - first).total_seconds())
+        if seconds not in WINDOWS.values():
             raise RefusedError(
                 "--since takes 1m, 1h or 1d, as this queue keeps no history: `jqueue configure URL --history 30d`"
             )
-        rates = {name: getattr(each, window.replace(" ", "_")) for name, each in known.items()}
+        [window] = [name for name, length in WINDOWS.items() if length == seconds]
+        rates = {name: getattr(each.totals or Totals(), window) for name, each in known.items()}
         found = {
-            name: Totals(**{kind: round(getattr(each, kind) * WINDOWS[window]) for kind in RATED})
+            name: Totals(**{kind: round(getattr(each, kind) * seconds) for kind in RATED})
             for name, each in rates.items()
         }
+    rows = dict[str, EntrypointStats]()
+    for name in sorted({*known, *found}):
+        row = known.get(name, EntrypointStats())
+        kept = {window: getattr(row.totals or Totals(), window) for window in WINDOWS}
+        rows[name] = replace(row, totals=structs.replace(found.get(name, Totals()), **kept))
+    return replace(figures, entrypoints=rows, totals=sum([each.totals or Totals() for each in rows.values()], Totals()))
 
-    def within(name: str) -> Totals:
-        now_known = known.get(name, Totals())
-        kept = {key: getattr(now_known, key) for key in ("last_minute", "last_hour", "last_day")}
-        return structs.replace(found.get(name, Totals()), **kept)
 
-    entrypoints = {
-        name: replace((figures.entrypoints or {}).get(name, EntrypointStats()), totals=within(name))
-        for name in sorted({*known, *found})
-    }
-    whole = sum_of([EntrypointStats(totals=each.totals) for each in entrypoints.values()])
-    return replace(figures, entrypoints=entrypoints, totals=whole.totals)
+async def _events_since(queue: BlobQueue, view: QueueView, first: datetime, now: datetime) -> dict[str, Totals]:
+    """Return the totals of the events since a time, by entrypoint. A note says if some are missing."""
+    counters, last = EventCounters(), None
+    try:
+        async for event in queue.history_of(view, since=first):
+            counters.add(event)
+            last = event
+    except HistoryDamagedError as error:
+        note(str(error))
+    if last is not None and view.header.history is not None and last.number == view.header.history.removed + 1:
+        note(f"the history begins at {moment(last.at)} UTC: what happened before is not counted")
+    return counters.totals(now)
 
 
 def _order(figures: Figures, column: str) -> float:
@@ -270,12 +268,13 @@ def _rates(values: Figures) -> Iterator[Row]:
     totals = values["totals"]
     if not totals or not totals["enqueued"]:
         return
-    for name, seconds in WINDOWS.items():
-        known = values["rates"][name.replace(" ", "_")]
-        numbers = {kind: round(known[kind] * seconds) for kind in RATED}
-        yield [name, *(_red(numbers[kind]) if kind == "failed" else numbers[kind] for kind in RATED)]
     name = "in all" if values["since"] is None else f"since {moment(datetime.fromisoformat(values['since']))}"
-    yield [Cell(name, "bold"), *(_red(totals[kind]) if kind == "failed" else totals[kind] for kind in RATED)]
+    rows: dict[str | Cell, Figures] = {
+        window.replace("_", " "): {kind: round(values["rates"][window][kind] * seconds) for kind in RATED}
+        for window, seconds in WINDOWS.items()
+    }
+    for title, numbers in (rows | {Cell(name, "bold"): totals}).items():
+        yield [title, *(_red(numbers[kind]) if kind == "failed" else numbers[kind] for kind in RATED)]
 
 
 def _times(figures: Figures) -> Row:
