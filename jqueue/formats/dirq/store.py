@@ -35,7 +35,7 @@ from jqueue.formats.job_files import JobFolder
 from jqueue.formats.journal import NO_STATE, Journal, State, state_of
 from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, StoredJob, microseconds, moment
 from jqueue.ports.queue import Capabilities
-from jqueue.runtime.posix_files import write_all
+from jqueue.runtime.posix_files import flush, write_all
 
 MAXTEMP, MAXLOCK = 300.0, 600.0
 """Seconds after which dirq takes an unfinished element, and a lock, for left behind."""
@@ -494,7 +494,7 @@ class DirqStore(JobFolder):
                 with suppress(OSError):  # starts writing all of them; otherwise they go one by one
                     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
             for descriptor in reversed(made):
-                os.fsync(descriptor)
+                flush(descriptor)
         finally:
             for descriptor in made:
                 os.close(descriptor)

@@ -43,7 +43,7 @@ from jqueue.formats.vsqs.messages import (
     parse,
 )
 from jqueue.ports.queue import Capabilities
-from jqueue.runtime.posix_files import write_all
+from jqueue.runtime.posix_files import flush, write_all
 from jqueue.runtime.system import process_id
 
 THREADS = 8
@@ -231,7 +231,7 @@ class VsqsFolder(JobFolder):
         """Write the file of a new job, and sync it."""
         with open(self._path(f"{number}{WRITING}"), "wb", buffering=0) as file:
             write_all(file.fileno(), job.payload)
-            os.fsync(file.fileno())
+            flush(file.fileno())
 
     def _reserve(self, count: int, now: datetime) -> list[int]:
         """Reserve numbers larger than those of all messages that were there before this call.
