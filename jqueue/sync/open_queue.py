@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from jqueue.core.group_commit import GroupCommitLoop
@@ -195,9 +194,7 @@ class KeepAlive:
         self._open_queue.run(lambda _: self._open_queue.start_beating(self._manager))
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, exc_type: type[BaseException] | None, *_: object) -> None:
         with suppress(CallEnded):  # the queue was left within the block, or this is a fork, whose parent beats
             self._open_queue.run(lambda _: self._open_queue.stop_beating(self._manager))
         if exc_type is None and self.error is not None:

@@ -22,7 +22,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from jqueue.connect import connect
@@ -143,10 +142,8 @@ class SyncGroup:
         self._run(lambda group: group.__aenter__())
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        self._run(lambda group: group.__aexit__(exc_type, exc_val, exc_tb))
+    def __exit__(self, *raised: Any) -> None:
+        self._run(lambda group: group.__aexit__(*raised))
 
     def _run(self, call: Callable[[Group], Coroutine[Any, Any, Result]], *, endless: bool = False) -> Result:
         result: Result = self._queue._run(lambda queue: call(self._group.on(queue)), endless=endless)  # noqa: SLF001
@@ -412,9 +409,7 @@ class SyncQueue:
         self._closed = False
         return self
 
-    def __exit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self, *, deadline: Duration | None = None) -> None:
