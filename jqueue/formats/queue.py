@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec.msgpack import encode
@@ -61,14 +62,23 @@ _users: WeakValueDictionary[int, StoreCalls] = WeakValueDictionary()
 """Last user made of each store, by `id(store)`. It holds its store, so that the id is not reused meanwhile."""
 
 
-class Part(NamedTuple):
-    """One operation of a call, the results of the call so far, by place, and the jobs that this one has claimed."""
+@dataclass(slots=True)
+class Part:
+    """One operation of a call, as far as it is still to be done.
+
+    Attributes:
+        request: the call.
+        results: its results so far, by the places of its operations.
+        place: the place of this operation.
+        operation: the operation. One that claims jobs claims only those that it still lacks.
+        claimed: the jobs that it has claimed.
+    """
 
     request: Request
     results: dict[int, Any]
     place: int
     operation: Operation
-    claimed: Sequence[JobRecord] = ()
+    claimed: list[JobRecord] = field(default_factory=list)
 
 
 class StoreCalls(Session):
@@ -146,9 +156,7 @@ class StoreCalls(Session):
                     fresh = True
                     if any(part.operation.claims_jobs for part in parts) and not await self._sweep():
                         await self._refresh()
-                parts, read, failure = await self._do(parts, fresh)
-                if failure is not None:
-                    raise failure
+                read = await self._do(parts, fresh)
             except Exception as error:
                 several = [part.request for part in parts]
                 if isinstance(error, StorageFatalError) or not isinstance(error, TRANSIENT):
@@ -198,34 +206,32 @@ class StoreCalls(Session):
         ends = [end for _, end in self._claim_ends()]
         return min([end for end in (self._draft.jobs.order.next_due(), *ends) if end is not None], default=None)
 
-    async def _do(self, parts: list[Part], fresh: bool) -> tuple[list[Part], bool, Exception | None]:
-        """Do operations, of which none changes a job that another one has changed.
+    async def _do(self, parts: list[Part], fresh: bool) -> bool:
+        """Do operations, of which none changes a job that another one has changed. The others are left for later.
 
         Args:
             parts: the operations, in order.
             fresh: True if the store was read since the calls.
 
         Returns:
-            The operations that remain, True if these need a read, and the error of the store that left one undone.
+            True if those that are left need a read.
 
         Raises:
             StorageError: the store failed. The operations may be done.
+            OSError: likewise.
         """
         draft, now, read = self._draft, self.now(), False
         changes: dict[str, Change] = {}
         done: list[tuple[Part, Any, Sequence[str]]] = []
-        remaining: list[Part] = []
-        for number, part in enumerate(parts):
+        for part in parts:
             savepoint, before = draft.savepoint(), len(draft.moves)
             results: Any = perform([part.operation], draft, now)
             moved = self._changes(part.operation, draft.moves[before:])
             if not fresh and not (moved and isinstance(part.operation, WITHOUT_READ)):
                 draft.rollback(savepoint)
-                remaining.append(part)
                 read = True
             elif moved.keys() & changes.keys():
                 draft.rollback(savepoint)
-                remaining += parts[number:]
                 break
             else:
                 changes |= moved
@@ -235,22 +241,23 @@ class StoreCalls(Session):
         for part, result, moved_ids in done:
             errors = {name: each for name in moved_ids if isinstance(each := outcomes[name], Exception)}
             result, error = _current(result, outcomes), next(iter(errors.values()), None)
-            request, operation, claimed = part.request, part.operation, part.claimed
+            request, operation = part.request, part.operation
             if isinstance(operation, Dequeue):
-                claimed = [*claimed, *(job for job in result if job.id not in errors)]
-                rest = replace(operation, batch_size=operation.batch_size - len(claimed) + len(part.claimed))
-                part, result = part._replace(operation=rest, claimed=claimed), claimed
+                claimed = [job for job in result if job.id not in errors]
+                part.operation = replace(operation, batch_size=operation.batch_size - len(claimed))
+                part.claimed += claimed
+                result = part.claimed
             if error is None or (isinstance(error, JQueueError) and not isinstance(error, StorageError)):
                 _answer(part, error or result)
-                continue
-            remaining.append(part)
-            if isinstance(error, JobChangedError):
-                request.in_flight = bool(claimed or part.results)
+            elif isinstance(error, JobChangedError):
+                request.in_flight = bool(part.claimed or part.results)
                 if not request.in_flight:
                     request.release(Verdict.NOT_DONE)
             else:
                 failure = error
-        return remaining, read or self._loaded < 0, failure  # a change that was not made is still in the draft
+        if failure is not None:
+            raise failure
+        return read or self._loaded < 0  # a change that was not made is still in the draft
 
     def _changes(self, operation: Operation, moves: Iterable[Move]) -> dict[str, Change]:
         """Return the change of each job that an operation has moved."""
@@ -390,11 +397,13 @@ def _unanswered(parts: Iterable[Part]) -> list[Part]:
     """Return the operations still to be done. Hand back the claims of calls that have ended without an answer."""
     left, ended = [], dict[Request, dict[int, Any]]()
     for part in parts:
-        if not part.request.awaited:
-            part.results.setdefault(part.place, list(part.claimed))
-            ended[part.request] = part.results
-        elif part.place not in part.results:
+        if part.place in part.results:
+            continue
+        if part.request.awaited:
             left.append(part)
+        else:
+            part.results[part.place] = part.claimed
+            ended[part.request] = part.results
     for request, results in ended.items():
         request.hand_back_claims([results.get(place, ()) for place in range(len(request.operations))])
     return left
