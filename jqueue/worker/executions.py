@@ -100,7 +100,7 @@ class Phase(Enum):
     STUCK = auto()
     """Its handler goes on although `cancel_grace` is over."""
     ENDED = auto()
-    """Its handler has ended, or is never called."""
+    """Its handler has ended."""
 
 
 @dataclass(slots=True, eq=False)

@@ -141,12 +141,10 @@ class Router:
                 handler.entrypoint,
                 encoded,
                 timezone=timezone,
-                priority=checked.priority,
-                max_attempts=checked.attempts_said,
                 unique_key=unique_key,
-                keep_result=checked.keep_result,
                 by="program",
                 encoding=encoding,
+                **handler.options_given(),
             )
             self._register(handler)
             self.crons.append(entry)

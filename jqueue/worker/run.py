@@ -69,43 +69,37 @@ class RunReport(OutcomeCounts):
         return self.describe("stuck")
 
 
+@dataclass(eq=False)
 class Run:
     """One run of a worker.
 
-    Args:
+    Attributes:
         settings: the settings of the worker.
         handlers: its handlers, by entrypoint.
-        crons: set its cron entries.
+        crons: the operations that set its cron entries.
         queues: the queues whose jobs it does, each once.
         drain: True to end when nothing is left to do.
         signals: True to stop at signals.
     """
 
-    def __init__(
-        self,
-        settings: WorkerSettings,
-        handlers: Mapping[str, Handler[..., Any]],
-        crons: Sequence[SetSchedule],
-        queues: Sequence[JobQueue],
-        *,
-        drain: bool,
-        signals: bool,
-    ) -> None:
-        self._settings = settings
-        self._handlers = handlers
-        self._crons = crons
-        self._queues = queues
-        self._signals = signals
-        self._loop = asyncio.get_running_loop()
+    settings: WorkerSettings
+    handlers: Mapping[str, Handler[..., Any]]
+    crons: Sequence[SetSchedule]
+    queues: Sequence[JobQueue]
+    drain: bool
+    signals: bool
+
+    def __post_init__(self) -> None:
+        settings, self._loop = self.settings, asyncio.get_running_loop()
         self._slots = Slots(settings)
-        self._states = [RunState(self._slots, handlers, queue, drain=drain) for queue in queues]
+        self._states = [RunState(self._slots, self.handlers, queue, drain=self.drain) for queue in self.queues]
         self._stops = 0  # 1: it was told to stop; 2: at once
         self._phase = "opening"  # then "working", "closing"
         self._deaths: Deaths | None = None
         if settings.on_dead is not None:
             self._deaths = Deaths(settings.on_dead, settings.show_errors, self._slots.progress.set)
-        self._id = options_of(queues[0]).entropy.new_id()[:13]
-        self._started = options_of(queues[0]).clock.now().timestamp()
+        self._id = options_of(self.queues[0]).entropy.new_id()[:13]
+        self._started = options_of(self.queues[0]).clock.now().timestamp()
         self._task_of_all: asyncio.Task[RunReport] | None = None
         self._handles_signals = False
         self._interrupt: KeyboardInterrupt | None = None
@@ -124,7 +118,7 @@ class Run:
     @property
     def queues_here(self) -> Sequence[JobQueue]:
         """The queues of the run, for code on its event loop. Elsewhere, as in the thread of a handler, none."""
-        return self._queues if asyncio._get_running_loop() is self._loop else ()
+        return self.queues if asyncio._get_running_loop() is self._loop else ()
 
     def stop(self) -> None:
         """Stop in order. A second call stops at once."""
@@ -142,7 +136,7 @@ class Run:
     def _obey(self) -> None:
         """Stop in order, as an operator has told this worker to, unless it is stopping."""
         if not self._stops:
-            logger.info("%s stops: an operator has told it to", self._settings.name)
+            logger.info("%s stops: an operator has told it to", self.settings.name)
             self.stop()
 
     def stop_from_anywhere(self) -> None:
@@ -197,7 +191,7 @@ class Run:
         try:
             async with AsyncExitStack() as stack:
                 await self._open(stack)
-                equipment = await stack.enter_async_context(equipment_of(self._settings))
+                equipment = await stack.enter_async_context(equipment_of(self.settings))
                 if not self._stops:
                     self._phase = "working"
                     await self._work(equipment)
@@ -205,13 +199,13 @@ class Run:
         finally:
             failing = "".join([state.health.close() for state in self._states])
         report = self._report()
-        logger.log(logging.ERROR if failing else logging.INFO, "%s stopped: %s%s", self._settings.name, report, failing)
+        logger.log(logging.ERROR if failing else logging.INFO, "%s stopped: %s%s", self.settings.name, report, failing)
         return report
 
     async def _open(self, stack: AsyncExitStack) -> None:
         """Handle signals, serve the probes, and open and observe the queues."""
-        settings, slots = self._settings, self._slots
-        if self._signals:
+        settings, slots = self.settings, self._slots
+        if self.signals:
             self._handles_signals = stack.enter_context(handle_signals(self.stop))
         exporter = settings.metrics
         if settings.health is not None:
@@ -227,7 +221,7 @@ class Run:
             slots.died = deaths.failed_here
         for state in self._states:
             queue = state.queue
-            await open_queue(queue, stack, tuple(self._handlers))
+            await open_queue(queue, stack, tuple(self.handlers))
             await check_writable(queue)
             if settings.tracing is not None:
                 settings.tracing.instrument(queue)
@@ -240,9 +234,9 @@ class Run:
         slots = self._slots
         logger.info(
             "%s started: up to %s at a time of %s",
-            self._settings.name,
-            counted(self._settings.concurrency, "job"),
-            ", ".join(self._handlers),
+            self.settings.name,
+            counted(self.settings.concurrency, "job"),
+            ", ".join(self.handlers),
         )
         failure: Exception | None = None
         cancelled: asyncio.CancelledError | None = None
@@ -283,7 +277,7 @@ class Run:
         state.claimer = self._begin(group, lambda: self._claim(state, claimer), "claims")
         state.sender = self._begin(group, sender.run, "outcomes", is_last=True)
         if not state.drain:  # a drain ignores jobs of others
-            self._begin(group, lambda: warn_of_unhandled_jobs(queue, self._handlers), "checks")
+            self._begin(group, lambda: warn_of_unhandled_jobs(queue, self.handlers), "checks")
         if able.heartbeat:
             self._begin(group, lambda: send_heartbeats(state), "heartbeats")
         if able.steps:
@@ -319,21 +313,21 @@ class Run:
 
     async def _claim(self, state: RunState, claimer: Claimer) -> None:
         """Set the limits and schedules that the handlers declare, then claim."""
-        await declare(state.queue, self._handlers.values(), self._crons, state.health)
-        await warn_of_unhandled_crons(state.queue, self._handlers)
+        await declare(state.queue, self.handlers.values(), self.crons, state.health)
+        await warn_of_unhandled_crons(state.queue, self.handlers)
         await claimer.run()
 
     def _record(self, at: float) -> WorkerRecord:
         """Return the record of this worker at a time, in seconds since 1970."""
         host, _, pid = process_name().rpartition(":")
         return WorkerRecord(
-            name=exact(self._settings.name),
+            name=exact(self.settings.name),
             host=host,
             pid=int(pid),
             started=round(self._started, 3),
             at=round(at, 3),
-            slots=self._settings.concurrency,
-            entrypoints=tuple(map(exact, self._handlers))[:ENTRYPOINTS_SHOWN],
+            slots=self.settings.concurrency,
+            entrypoints=tuple(map(exact, self.handlers))[:ENTRYPOINTS_SHOWN],
             version=__version__,
             mark=process_mark(int(pid)),
         )
@@ -342,7 +336,7 @@ class Run:
 
     async def _end(self, group: asyncio.TaskGroup) -> None:
         """End the work in order. Only the claims are over before the handlers, and heartbeats go on until the end."""
-        slots, states, grace = self._slots, self._states, to_seconds("grace", self._settings.grace)
+        slots, states, grace = self._slots, self._states, to_seconds("grace", self.settings.grace)
         grace_ends = self._loop.time() + grace
         for each in states:
             each.claimer.cancel()
@@ -366,7 +360,7 @@ class Run:
             logger.error(
                 "%s ends, and the queue has not confirmed the outcomes of %s: unless they arrived, the claims become"
                 " stale and run again",
-                self._settings.name,
+                self.settings.name,
                 counted(len(slots.held), "job"),
             )
         await all_at_once(*(self._remove_record(each) for each in states))
@@ -393,7 +387,7 @@ class Run:
         try:
             async with asyncio.timeout(seconds):
                 for _ in range(2):
-                    await state.queue.dequeue(tuple(self._handlers), batch_size=0, deadline=seconds)
+                    await state.queue.dequeue(tuple(self.handlers), batch_size=0, deadline=seconds)
         except Exception as error:
             logger.debug("the queue has not confirmed the end of a claim: %s", type(error).__name__)
 
@@ -405,14 +399,14 @@ class Run:
         slots = self._slots
         if slots.executions and not self._is_hurried:
             jobs = counted(sum(len(execution.jobs) for execution in slots.executions), "job")
-            logger.info("%s is stopping: waiting for %s, up to %g s", self._settings.name, jobs, grace)
+            logger.info("%s is stopping: waiting for %s, up to %g s", self.settings.name, jobs, grace)
         await self._wait_until(lambda: not slots.executions or self._is_hurried, grace)
         if not slots.executions and not slots.stuck:
             return
         for state in self._states:
             for execution in list(state.executions):
                 state.stop(execution, "stop")
-        cancel_grace = to_seconds("cancel_grace", self._settings.cancel_grace)
+        cancel_grace = to_seconds("cancel_grace", self.settings.cancel_grace)
         await self._wait_until(lambda: not slots.executions or self._is_hurried, cancel_grace)
         for _ in range(3):
             await asyncio.sleep(0)  # lets cancelled handlers end

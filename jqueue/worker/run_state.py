@@ -279,30 +279,23 @@ class RunState(Executions):
             jobs: the jobs.
             more: True if more jobs may be ready, for batches that are not full.
         """
-        batches: dict[str, Execution] = {}
-        now = self.loop.time()
+        unfilled: dict[str, Execution] = {}
         for job in jobs:
             plan = self.plans[job.entrypoint]
-            size = plan.handler.options.batch
-            execution = None if size is None else batches.get(job.entrypoint)
-            if execution is None:
-                execution = Execution(plan)
-            self._hold(execution, job, now)
-            if size is None:
-                self._start(execution)
-            elif len(execution.jobs) < size:
-                batches[job.entrypoint] = execution
+            execution = unfilled.pop(job.entrypoint, None) or Execution(plan)
+            self._hold(execution, job)
+            if len(execution.jobs) < (plan.handler.options.batch or 1):
+                unfilled[job.entrypoint] = execution
             else:
-                batches.pop(job.entrypoint, None)
                 self._start(execution)
-        for name, execution in batches.items():
-            if more or self._wait_of(execution.handler) > 0:
+        for name, execution in unfilled.items():
+            if execution.plan.takes_batch and (more or self._wait_of(execution.handler) > 0):
                 self.filling[name] = execution
             self._start(execution)
         self.claimed.set()
 
-    def _hold(self, execution: Execution, job: Job, now: float) -> None:
-        held = HeldJob(job, execution, now)
+    def _hold(self, execution: Execution, job: Job) -> None:
+        held = HeldJob(job, execution, self.loop.time())
         self.held.add(held)
         self.hold(held)
         if job.errors and held.outcome is None and may_kill(job):
@@ -312,11 +305,11 @@ class RunState(Executions):
     def _start(self, execution: Execution) -> None:
         """Start the task of a call, unless no job is left for it."""
         name = execution.handler.entrypoint
-        if not execution.jobs and self.filling.get(name) is not execution:
-            execution.phase = Phase.ENDED
+        if execution.jobs:
+            name = execution.jobs[0].job.id
+        elif self.filling.get(name) is not execution:
             return
         self.executions.add(execution)
-        name = execution.jobs[0].job.id if execution.jobs else name
         execution.task = self.loop.create_task(self.execute(execution), name=f"{JOB_TASK}{name}")
 
     async def do_batch(self, execution: Execution) -> Sequence[Any]:
@@ -340,10 +333,10 @@ class RunState(Executions):
             except Exception as error:  # the claims for free slots meet and report the same trouble
                 logger.debug("a batch of %s stays as it is: %s", handler.entrypoint, type(error).__name__)
                 jobs, end = [], 0.0
-            now = self.loop.time()
             for job in jobs:
-                self._hold(execution, job, now)
+                self._hold(execution, job)
             self.claimed.set()
+            now = self.loop.time()
             if len(execution.jobs) >= size or (len(jobs) < room and end <= now):
                 self._filled(execution)
             elif len(jobs) < room:
