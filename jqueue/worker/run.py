@@ -32,7 +32,7 @@ from jqueue.telemetry.exporters import observed
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.deaths import Deaths
 from jqueue.worker.declaring import declare, warn_of_unhandled_crons, warn_of_unhandled_jobs
-from jqueue.worker.executions import Equipment, equipment_of
+from jqueue.worker.executions import equipment_of
 from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
 from jqueue.worker.heartbeats import send_heartbeats
@@ -192,9 +192,11 @@ class Run:
             async with AsyncExitStack() as stack:
                 await self._open(stack)
                 equipment = await stack.enter_async_context(equipment_of(self.settings))
+                for state in self._states:
+                    state.equip(equipment, self.interrupt, state.reports if state.queue.capabilities.steps else None)
                 if not self._stops:
                     self._phase = "working"
-                    await self._work(equipment)
+                    await self._work()
                 self._phase = "closing"
         finally:
             failing = "".join([state.health.close() for state in self._states])
@@ -229,7 +231,7 @@ class Run:
             if exporter is not None:
                 await stack.enter_async_context(exporter.watch(queue, state))
 
-    async def _work(self, equipment: Equipment) -> None:
+    async def _work(self) -> None:
         """Serve the queues side by side, until stopped or drained; then end in order."""
         slots = self._slots
         logger.info(
@@ -238,22 +240,21 @@ class Run:
             counted(self.settings.concurrency, "job"),
             ", ".join(self.handlers),
         )
-        failure: Exception | None = None
-        cancelled: asyncio.CancelledError | None = None
+        end: BaseException | None = None
         async with asyncio.TaskGroup() as group:  # no part fails in it: see `_part`
             self._begin(group, lambda: watch_loop(lambda: slots.executions), "loop-watch")
             for state in self._states:
-                self._serve(state, equipment, group)
+                self._serve(state, group)
             try:
                 while True:
                     try:
                         await slots.must_end.wait()
-                        failure = failure if cancelled else slots.failure
+                        end = end or slots.failure
                         self._stops = 2 if slots.failure else self._stops
                         await self._end(group)
                         break
                     except asyncio.CancelledError as error:  # the end is begun anew, and hurries
-                        self._stops, cancelled = 2, error
+                        self._stops, end = 2, end or error
                         slots.end_run()
             finally:
                 self._phase = "closing"
@@ -261,14 +262,12 @@ class Run:
                     part.cancel()
                 for state in self._states:
                     state.close()
-        end = failure or cancelled
         if end is not None:
             raise end
 
-    def _serve(self, state: RunState, equipment: Equipment, group: asyncio.TaskGroup) -> None:
+    def _serve(self, state: RunState, group: asyncio.TaskGroup) -> None:
         """Begin to claim jobs of a queue, to send their outcomes, and to send heartbeats."""
         queue, able = state.queue, state.queue.capabilities
-        state.equip(equipment, self.interrupt, state.reports if able.steps else None)
         if isinstance(queue, SupportsWorkers):
             queue.attend(self._id, self._record, self._obey)
         if isinstance(queue, SupportsOffering):
