@@ -121,16 +121,18 @@ class RebuiltError:
     """Common base of the errors that `rebuilt` returns.
 
     Attributes:
-        message: the text of the error; empty if it could not be read.
+        message: the text of the error; None if it could not be read.
         frames: the formatted traceback.
         stack: its frames.
     """
 
-    message: str
+    message: str | None
     frames: str
     stack: list[Frame]
 
     def __str__(self) -> str:
+        if self.message is None:
+            raise ValueError("the text of this error could not be read")
         return self.message
 
 
@@ -150,7 +152,7 @@ def portable(error: BaseException) -> dict[str, Any]:
             "name": name,
             "module": module,
             "base": (kind_of_ours or _builtin_of(error)).__name__,
-            "message": "" if text == name else message,
+            "message": None if text == name else message,
             "frames": frames_of(error),
             "stack": stack_of(error),
             "choice": {each: getattr(error, each) for each in _CHOICE if kind_of_ours and hasattr(error, each)},
@@ -166,8 +168,8 @@ def rebuilt(plain: dict[str, Any]) -> BaseException:
     So the same clauses catch it.
     """
     error = _class_of(plain["name"], plain["module"], plain["base"])()
-    message, stack = plain.get("message", ""), [Frame(*frame) for frame in plain.get("stack", ())]
-    error.args = (message,)
+    message, stack = plain.get("message"), [Frame(*frame) for frame in plain.get("stack", ())]
+    error.args = () if message is None else (message,)
     vars(error).update(plain.get("choice", {}), message=message, frames=plain.get("frames", ""), stack=stack)
     vars(error)["jqueue_lineages"] = plain.get("lineages", ())
     return error
@@ -184,7 +186,8 @@ def traceback_of(error: BaseException) -> str:
     """Return the traceback and the text of an error, formatted as by Python."""
     if not isinstance(error, RebuiltError):
         return "".join(traceback.format_exception(error)).rstrip()
-    return f"Traceback (most recent call last):\n{error.frames}{type(error).__name__}: {error.message}"
+    message = "" if error.message is None else f": {error.message}"
+    return f"Traceback (most recent call last):\n{error.frames}{type(error).__name__}{message}"
 
 
 def _builtin_of(error: BaseException) -> type[BaseException]:
