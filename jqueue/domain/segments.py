@@ -21,8 +21,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import accumulate
-from operator import itemgetter
+from itertools import accumulate, islice
+from operator import eq, itemgetter
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -475,7 +475,7 @@ class HashTable:
     def has_hashes_of(self, other: HashTable) -> bool:
         """Return True if another table has the same hashes, and each once."""
         is_alike = self.hashes == other.hashes and self._others == other._others
-        return is_alike and len(set(self.hashes)) == len(self.hashes)
+        return is_alike and not any(map(eq, self.hashes, islice(self.hashes, 1, None)))
 
     def among(self, words: Collection[int]) -> Iterator[tuple[int, int]]:
         """Iterate over the hashes that begin with one of some times 8 bytes, in order, and the row of each."""

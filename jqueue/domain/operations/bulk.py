@@ -11,8 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import chain, pairwise
-from operator import itemgetter
+from itertools import chain, compress, islice
+from operator import eq, itemgetter
 from typing import Any, NamedTuple, overload
 
 import msgspec
@@ -411,7 +411,8 @@ def duplicate_rows(
         for part in range(1, parts + 1):  # the hashes up to a number of all tables together
             ends = [bisect_left(table.hashes, (part << 64) // parts) for _, table in tables]
             runs = [table.hashes[each] for (_, table), each in zip(tables, map(slice, starts, ends), strict=True)]
-            words.update(one for one, other in pairwise(sorted(chain.from_iterable(runs))) if one == other)
+            hashes = sorted(chain.from_iterable(runs))
+            words.update(compress(hashes, map(eq, hashes, islice(hashes, 1, None))))
             starts = ends
             yield
         rows: dict[int, list[tuple[str, int]]] = {}

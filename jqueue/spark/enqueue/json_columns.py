@@ -26,6 +26,9 @@ DAY = 86_400_000_000
 FEW = 8
 """Number of rows for each different value from which a column is made of its different values."""
 
+SAMPLE = 1024
+"""Number of rows that are looked at first: if they all differ, so do most values of the column."""
+
 _ESCAPED = re.compile(rb'["\\\x00-\x1f]')
 
 
@@ -90,11 +93,12 @@ def spread(column: pa.Array) -> tuple[pa.Array, pa.Int32Array | None]:
 
     Without places, the values are the column itself, as most of them differ.
     """
-    if not types.is_nested(column.type):
-        encoded = column.dictionary_encode()
-        if len(encoded.dictionary) <= len(column) // FEW:
-            return encoded.dictionary, encoded.indices
-    return column, None
+    if types.is_nested(column.type) or (len(column) > SAMPLE and len(column[:SAMPLE].unique()) == SAMPLE):
+        return column, None
+    encoded = column.dictionary_encode()
+    if len(encoded.dictionary) > len(column) // FEW:
+        return column, None
+    return encoded.dictionary, encoded.indices
 
 
 def times(column: pa.Array) -> pa.BinaryArray:
