@@ -288,8 +288,10 @@ class Order:
     def _first(self, entrypoints: tuple[str, ...] | None, now: datetime) -> tuple[LazyHeap | None, HeapEntry | None]:
         """Return the next entry, which is the first of its heap, if no row that is not loaded comes before it."""
         self._look_at(now)
-        heap = self._first_heap(entrypoints, now)
-        return heap, self._top_of(heap, [name for name in self._unloaded(entrypoints) if self.is_open(name, now)], now)
+        heap, unloaded = self._first_heap(entrypoints, now), list[str]()
+        if self._rows.manifest.segments:
+            unloaded = [name for name in self._rows.unloaded.entrypoints(entrypoints) if self.is_open(name, now)]
+        return heap, self._top_of(heap, unloaded, now)
 
     def _look_at(self, now: datetime) -> None:
         """Bring back the jobs that are due, and those whose key may be claimed again."""
@@ -302,9 +304,6 @@ class Order:
             self._unpark(key)
         if self._scheduled.entries:
             self._promote(now)
-
-    def _unloaded(self, entrypoints: tuple[str, ...] | None) -> Iterable[str]:
-        return self._rows.unloaded.entrypoints(entrypoints) if self._rows.manifest.segments else ()
 
     def _top_of(self, heap: LazyHeap | None, unloaded: Sequence[str], now: datetime) -> HeapEntry | None:
         """Return the first entry of a heap, if no row of some entrypoints that is not loaded comes before it."""
@@ -321,7 +320,7 @@ class Order:
         """
         self._look_at(now)
         self.claim_for(None)
-        return self._top_of(self._ready.get(entrypoint), [*self._unloaded((entrypoint,))], now)
+        return self._top_of(self._ready.get(entrypoint), [*self._rows.unloaded.entrypoints((entrypoint,))], now)
 
     def has_waiting(self, entrypoint: str) -> bool:
         """Return True if a job of an entrypoint is queued, scheduled jobs included."""
@@ -407,7 +406,7 @@ class Order:
         return min(times, default=None)
 
     def _waits(self, entrypoint: str) -> bool:
-        return entrypoint in self._ready or entrypoint in self._unloaded(None)
+        return entrypoint in self._ready or entrypoint in self._rows.unloaded.entrypoints(None)
 
     def outlived(self, now: datetime) -> JobRecord | None:
         """Return a job whose time is over: queued and expired, or ended and kept for long enough; None if none is.
