@@ -272,7 +272,7 @@ class Engine:
         self.draft.rollback()
         self.draft.check = None
         if self.segments is not None and self.draft.header.segments:
-            self.segments.loader.begin(self.draft)
+            self.segments.loader.begin(self.draft)  # without the rows of earlier commits, if they are many
         self.pacing.cycle.rows_of_try = 0.0
         first = Step.READ if read_first or not self.loaded or self.open_writes else Step.APPLY
         course = Course(Backoff(self.entropy), first)

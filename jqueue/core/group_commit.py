@@ -7,14 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 from jqueue.core.blob_queue import BlobQueue
+from jqueue.core.pacing import BATCH_LIMIT
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.ports.sharing import SupportsSharing
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
-
-BATCH_LIMIT = 10_000
-"""Maximum number of calls in one commit."""
 
 
 @lists_queue_options

@@ -32,8 +32,8 @@ AFTER_ANOTHER = 0.5
 """Intervals to wait when a read has found another writer's commit, which came after the previous read. Without it, the
 store refuses eight writers 1.6 writes for each that lands, not 0.9. With 1, one of two may wait 70 s for a commit."""
 
-BATCH_WHILE_PACED = 10_000
-"""Maximum number of calls in one commit while a store keeps a pace: the same as for a broker."""
+BATCH_LIMIT = 10_000
+"""Maximum number of calls in one commit: of a broker, or of a direct queue whose commits must be few."""
 
 
 class WritePace:
@@ -236,8 +236,10 @@ class Pacing:
         if self._rested:
             self._since_version, self._waits = None, False
             return self._reads_first
+        if not (self._waits and self._others):
+            return False
         self._last_arrival, self._wait_end = now, now + self._longest_pause
-        return self._waits and bool(self._others)
+        return True
 
     def read(self, version: int, *, moved: bool) -> None:
         """Note that the object was read: its version, and whether it had changed."""

@@ -14,7 +14,7 @@ from typing import Any
 from jqueue.core.access import Access
 from jqueue.core.broker_client import BrokerClient
 from jqueue.core.engine import Engine
-from jqueue.core.pacing import BATCH_WHILE_PACED
+from jqueue.core.pacing import BATCH_LIMIT
 from jqueue.core.requests import Request
 from jqueue.core.session import POLL_GROWTH, SHORTEST_POLL, Session
 from jqueue.core.values import Collector, ValueObjects
@@ -188,12 +188,12 @@ class Writer(Session):
     def _next_batch(self) -> list[Request]:
         """Take the calls for the next commit. Those of a direct queue share one while its commits must be few."""
         limit, pacing = self._batch_limit, self.engine.pacing
-        if limit < BATCH_WHILE_PACED and (
+        if limit < BATCH_LIMIT and (
             pacing.pace.interval
             or pacing.has_neighbours
             or (self.broker_client is not None and self.broker_client.shares)
         ):
-            limit = BATCH_WHILE_PACED
+            limit = BATCH_LIMIT
         return self._take_batch(limit)
 
     async def _commit(self, requests: list[Request], *, read_first: bool = False, read_later: bool = False) -> None:
