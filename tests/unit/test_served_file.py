@@ -20,6 +20,7 @@ from jqueue.adapters.storage import _unix_socket
 from jqueue.adapters.storage._unix_socket import HEAD, SILENCE
 from jqueue.core.broker_server import STILL
 from jqueue.core.seat_server import WATCH
+from jqueue.core.session import FileWatch
 from jqueue.domain.errors import BlobMissingError, StorageFatalError, UnknownOutcomeError
 from jqueue.ports.observer import Observer
 from jqueue.ports.sharing import LARGE_BYTES, LARGEST_MESSAGE, SMALL_MESSAGE
@@ -126,6 +127,23 @@ async def test_a_consumer_watches_the_file_while_nobody_serves_and_a_broker_does
         await client.enqueue("later", b"")
         assert 1 == len(await waiting)
         assert 4 == its_commits.count
+
+
+async def test_the_watch_of_an_event_loop_that_was_closed_ends_with_the_next_event(tmp_path):
+    pytest.importorskip("watchfiles")
+
+    async def begin():
+        FileWatch(lambda: [tmp_path], lambda: None).begin()
+
+    before = {*threading.enumerate()}
+    await asyncio.to_thread(asyncio.run, begin())
+    [thread] = [each for each in threading.enumerate() if each.name == "jqueue-file-events" and each not in before]
+
+    def ended():
+        (tmp_path / "file").touch()
+        return not thread.is_alive()
+
+    await until(ended)
 
 
 async def test_a_queue_that_does_not_share_commits_itself(tmp_path):
