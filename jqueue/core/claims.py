@@ -86,7 +86,7 @@ class ClaimRegistry:
                 if isinstance(claim, Claim):
                     self.end(claim)
         elif operation.hands_out_jobs and operation.claims_jobs:
-            self.remember([job for job in result if isinstance(job, JobRecord)])
+            self.remember(result)
         elif isinstance(operation, Heartbeat):
             for error in result:
                 self.lose(error)
@@ -125,10 +125,12 @@ class ClaimRegistry:
             return Claim(exact(job_id), int(attempt))
         raise InvalidJobError(f"pass a Job, its claim or its id, got {type(reference).__name__}")
 
-    def remember(self, jobs: Iterable[JobRecord]) -> None:
-        """Note that claims on these jobs were handed out."""
+    def remember(self, result: Iterable[Any]) -> None:
+        """Note that claims on the jobs of a result were handed out."""
         held, at = self._held, self._clock.monotonic()
-        for job in jobs:
+        for job in result:
+            if not isinstance(job, JobRecord):
+                continue
             job_id, attempt = job.id, job.attempt
             older = held.pop(job_id, None)
             if older is not None:
