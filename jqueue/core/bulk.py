@@ -23,7 +23,7 @@ from jqueue.domain.errors import InvalidJobError, JQueueError, StorageError
 from jqueue.domain.header import Header
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import OnConflict
-from jqueue.domain.limits import enqueue_share
+from jqueue.domain.limits import ENQUEUE_SHARE
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Preparation
 from jqueue.domain.operations.bulk import (
@@ -444,7 +444,7 @@ class StagedCommit(SegmentCommit):
         if self.jobs > self._sizes.few_staged or sum(each.segment.index for each in new) > (self._sizes.hot_bytes or 0):
             return []
         jobs = [(job, each.behind) for each in new async for rows in self._jobs_of(each) for _, job in rows]
-        room = enqueue_share(size_limit(self._engine.draft)) - self._engine.draft.taken_bytes
+        room = int(size_limit(self._engine.draft) * ENQUEUE_SHARE) - self._engine.draft.taken_bytes
         if sum(stored_bytes(job) for job, _ in jobs) > room:
             return []
         found = [self._single(job, False, behind) for job, behind in jobs]

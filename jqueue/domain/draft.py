@@ -22,11 +22,11 @@ from jqueue.domain.header import CANCELLED_KEPT, BrokerSeat, Header, SetAside, T
 from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
 from jqueue.domain.limits import (
     END_BYTES,
+    ENQUEUE_SHARE,
     ENTRYPOINTS_KEPT,
     HOLDS_SHARE,
     Limits,
     bytes_taken,
-    enqueue_share,
     finished_limit,
     held_bytes,
     hold_bytes,
@@ -693,7 +693,7 @@ def take_space(draft: Draft, size: int, what: str) -> None:
     Raises:
         QueueFullError: there is no room for it.
     """
-    most = enqueue_share(size_limit(draft))
+    most = int(size_limit(draft) * ENQUEUE_SHARE)
     if draft.taken_bytes + size > most:
         raise QueueFullError(
             f"no room for {what}: the jobs in the queue take {draft.taken_bytes} of the {most} bytes that enqueue may "
@@ -714,7 +714,7 @@ def check_holds(draft: Draft, size: int) -> None:
     Raises:
         QueueFullError: there is no room for them.
     """
-    most = int(enqueue_share(size_limit(draft)) * HOLDS_SHARE)
+    most = int(size_limit(draft) * ENQUEUE_SHARE * HOLDS_SHARE)
     held, waiting = held_bytes(draft.header.holds), draft.jobs.keys_to_hold
     waiting += sum(each.holds * each.waiting // each.rows for each in draft.header.segments.values() if each.holds)
     if held + waiting + size > most:
@@ -740,7 +740,7 @@ def take_reserve(draft: Draft, size: int) -> bool:
     most = size_limit(draft)
     coming = max(0, finished_limit(most) - large(draft.header.finished).size) if size > 0 else 0
     uncounted = draft.uncounted_bytes + coming
-    if size > 0 and draft.taken_bytes + size > max(enqueue_share(most), int(most * FILLED) - uncounted):
+    if size > 0 and draft.taken_bytes + size > max(int(most * ENQUEUE_SHARE), int(most * FILLED) - uncounted):
         return False
     draft.note_added(size)
     return True

@@ -27,8 +27,8 @@ SHORT_ERROR_BYTES = 120
 TRACEBACK_BYTES = 1024
 """Number of bytes, as written in the blob, at which the frames kept with an error are cut."""
 
-FREE_SHARE = 0.1
-"""The share of the blob that enqueue leaves free. Claims, results and errors make the lines of jobs longer."""
+ENQUEUE_SHARE = 0.9
+"""Share of the size limit up to which enqueue fills the blob. Claims, results and errors make the lines longer."""
 
 CLOCK_ALLOWANCE = 60.0
 """Seconds by which clocks may disagree."""
@@ -161,12 +161,7 @@ class Limits:
     @cached_property
     def enqueue_bytes(self) -> int:
         """Number of bytes up to which enqueue fills the blob."""
-        return enqueue_share(self.blob_bytes)
-
-
-def enqueue_share(blob_bytes: int) -> int:
-    """Return the number of bytes up to which enqueue fills a blob with this size limit."""
-    return int(blob_bytes * (1 - FREE_SHARE))
+        return int(self.blob_bytes * ENQUEUE_SHARE)
 
 
 def written_bytes(text: str) -> int:

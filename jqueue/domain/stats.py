@@ -14,7 +14,7 @@ from jqueue.domain.counters import OTHERS, Totals, totals_of
 from jqueue.domain.durations import in_words
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, Header, SetAside, WorkerRecord, by_name
 from jqueue.domain.job import JobRecord, JobStatus, may_kill
-from jqueue.domain.limits import CLIENTS_KEPT, HOLDS_SHARE, Limits, enqueue_share, held_bytes
+from jqueue.domain.limits import CLIENTS_KEPT, ENQUEUE_SHARE, HOLDS_SHARE, Limits, held_bytes
 from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.rules import EntrypointRules, key_opens_at, opens_at
@@ -182,7 +182,7 @@ class StatsBuilder:
         """
         now = self.now
         blob_bytes = header.settings.blob_bytes or limits.blob_bytes
-        most = enqueue_share(blob_bytes)
+        most = int(blob_bytes * ENQUEUE_SHARE)
         paused = {name for name, rules in header.entrypoints.items() if rules.paused}
         for held in header.segments.values():
             if held.claimed_at is not None:
