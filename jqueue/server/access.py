@@ -137,7 +137,7 @@ def not_signed_in() -> Problem:
         401,
         "NotSignedIn",
         "the request needs the header Authorization: Bearer TOKEN, with a token of this broker",
-        headers={"WWW-Authenticate": "Bearer"},
+        {"WWW-Authenticate": "Bearer"},
     )
 
 

@@ -66,7 +66,7 @@ class TokenGate(Gate):
         except InvalidJobError as error:
             logger.error("%s", error)
             detail = "the broker cannot read its token file now"
-            raise Problem(503, "TokensUnreadable", detail, retry_after=5) from None
+            raise Problem(503, "TokensUnreadable", detail, {"Retry-After": "5"}) from None
         if caller is None:
             raise not_signed_in()
         scope[_CALLER] = caller
@@ -89,7 +89,7 @@ class _Room:
         left = self._size - self._taken.total() + own
         if size and own + size > left - left // KEPT_FREE:
             detail = "the broker has too many requests at work"
-            raise Problem(429, "TooMuchAtOnce", detail, retry_after=1, headers=_CLOSE)
+            raise Problem(429, "TooMuchAtOnce", detail, _CLOSE | {"Retry-After": "1"})
 
     def take(self, name: str, size: int) -> None:
         """Count bytes as taken by a caller, or as given back if `size` is negative."""
@@ -135,7 +135,7 @@ class Intake:
                     async with asyncio.timeout_at(until + len(data) / SLOWEST):
                         message = await receive()
                 except TimeoutError:
-                    raise Problem(408, "TooSlow", "the body did not arrive in time", headers=_CLOSE) from None
+                    raise Problem(408, "TooSlow", "the body did not arrive in time", _CLOSE) from None
                 if message["type"] == "http.disconnect":
                     raise Problem(400, "Disconnected", "the body is not complete")
                 piece = message.get("body", b"")
@@ -160,4 +160,4 @@ class Intake:
 
 
 def _too_large(most: int) -> Problem:
-    return Problem(413, "TooLarge", f"the body of a request may have at most {most} bytes", headers=_CLOSE)
+    return Problem(413, "TooLarge", f"the body of a request may have at most {most} bytes", _CLOSE)

@@ -172,11 +172,6 @@ class Search:
     looked_at: float = 0.0
     task: asyncio.Task[None] | None = None
 
-    @property
-    def is_over(self) -> bool:
-        """True if a search that goes on between polls has ended."""
-        return self.task is not None and self.task.done()
-
     async def jobs(self, *, hot: bool = False) -> AsyncGenerator[Job, None]:
         """Yield them, or only those in the object itself."""
         query, size = self.query, 0
@@ -267,7 +262,7 @@ async def job_page(
     if searches is not None and query.reads_payloads:
         search = await searches.look(view, query, order)
         first, searched = search.first, search.looked
-        beyond = 0 if search.is_over else await search.unseen()
+        beyond = 0 if search.task is None or search.task.done() else await search.unseen()
     else:
         first, beyond, searched = await first_jobs(view, query, order, start + PAGE)
     only = query != Query(Selection(query.selection.phases, query.selection.entrypoints))

@@ -48,6 +48,10 @@ LATER: Mapping[type[JQueueError], int] = {
 """Seconds after which a request may be sent again, in the header Retry-After."""
 
 
+Headers = Mapping[str, Any]
+NONE: Headers = {}
+
+
 class Problem(Exception):
     """A request that is refused.
 
@@ -55,33 +59,16 @@ class Problem(Exception):
         status: of the answer.
         title: name of the kind of problem.
         detail: what happened, and what to do.
-        retry_after: seconds after which the request may be sent again.
         headers: more headers of the answer.
         about: more members of the document.
     """
 
-    def __init__(
-        self,
-        status: int,
-        title: str,
-        detail: str,
-        *,
-        retry_after: int | None = None,
-        headers: Mapping[str, str] | None = None,
-        about: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, status: int, title: str, detail: str, headers: Headers = NONE, about: Headers = NONE) -> None:
         super().__init__(detail)
-        self.status = status
-        self.headers: dict[str, str] = dict(headers or {})
-        if retry_after is not None:
-            self.headers["Retry-After"] = str(retry_after)
-        self.document: dict[str, Any] = {
-            **(about or {}),
-            "type": f"urn:jqueue:{title}",
-            "title": title,
-            "status": status,
-            "detail": detail,
-        }
+        self.status: int = status
+        self.headers: dict[str, str] = dict(headers)
+        document = {"type": f"urn:jqueue:{title}", "title": title, "status": status, "detail": detail}
+        self.document: dict[str, Any] = {**about, **document}
 
     @classmethod
     def of(cls, error: JQueueError) -> Problem:
@@ -89,7 +76,8 @@ class Problem(Exception):
         kinds = type(error).__mro__
         status = next(STATUSES[kind] for kind in kinds if kind in STATUSES)
         later = next((LATER[kind] for kind in kinds if kind in LATER), 2 if status == 503 else None)
-        return cls(status, type(error).__name__, str(error), retry_after=later, about=refusal_of(error).about)
+        headers = NONE if later is None else {"Retry-After": str(later)}
+        return cls(status, type(error).__name__, str(error), headers, refusal_of(error).about)
 
     def response(self) -> Response:
         """Return the answer."""
@@ -104,5 +92,5 @@ def problem_of(error: Exception) -> Problem:
         return Problem.of(error)
     if isinstance(error, HTTPException):  # of a route
         name = HTTPStatus(error.status_code).phrase.replace(" ", "")
-        return Problem(error.status_code, name, error.detail, headers=error.headers)
+        return Problem(error.status_code, name, error.detail, error.headers or NONE)
     return Problem(500, "InternalError", f"the broker failed: {type(error).__name__}")

@@ -122,7 +122,7 @@ class Shield(Gate):
 
 
 def _bad_head(detail: str) -> Problem:
-    return Problem(400, "BadHead", detail, headers={"Connection": "close"})
+    return Problem(400, "BadHead", detail, {"Connection": "close"})
 
 
 def foreign_origin(headers: Headers, host: str, names: Collection[str], method: str) -> str | None:
