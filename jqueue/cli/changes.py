@@ -132,7 +132,7 @@ class JobChange:
             was found and the result of the operation.
         question: a question to ask before several jobs are changed, with a place for their number.
         others: a sentence about chosen jobs that cannot be changed, with a place for their number; empty for none.
-        refused: reasons why one job is refused, by its status.
+        refused: reasons why one job is refused, by its status, if commands can tell more than the operation.
         stops: True if it only tells the workers of jobs in progress to stop.
     """
 
@@ -508,7 +508,6 @@ def redrive(
         phases=frozenset({Phase.DEAD}),
         answer=lambda *_: ({"redriven": 1}, "is queued again"),
         question="Queue {jobs} again?",
-        refused=_refused("only a dead job can be queued again"),
     )
     change_jobs(url, choice, change)
 
@@ -525,11 +524,10 @@ def _requeue_stale(url: str, choice: Choice, order: RequeueStale) -> None:
         return len([job async for job in opened.view.jobs(now, running) if order.holds(job, now)])
 
     number = on_queue(url, requeue)
-    told: dict[str, Any] = (
-        {"matched": number, "requeued": 0, "dry_run": True} if choice.dry_run else {"requeued": number}
-    )
-    words = f"{jobs(number)} would be queued again" if choice.dry_run else f"revoked: {counted(number, 'stale claim')}"
-    tell(told, words, as_json=choice.as_json)
+    if choice.dry_run:
+        told = {"matched": number, "requeued": 0, "dry_run": True}
+        return tell(told, f"{jobs(number)} would be queued again", as_json=choice.as_json)
+    tell({"requeued": number}, f"revoked: {counted(number, 'stale claim')}", as_json=choice.as_json)
 
 
 @choosing("waiting", "holder")
@@ -562,8 +560,7 @@ def update(
         values = {"run_at": instant(after.run_at), "priority": after.priority}
         return values, what if priority is None else f"has priority {priority}"
 
-    refused = _refused("it no longer waits")
-    change_jobs(url, choice, JobChange("updated", operation, QUEUED, answer, "Update {jobs}?", refused=refused))
+    change_jobs(url, choice, JobChange("updated", operation, QUEUED, answer, "Update {jobs}?"))
 
 
 @choosing("dead", "holder")
@@ -601,11 +598,6 @@ def purge(url: URL, choice: Choice) -> None:
             "removes other waiting jobs",
         )
     change_jobs(url, choice, change)
-
-
-def _refused(reason: str) -> Mapping[str, str]:
-    """Return the reason why one job is refused, for each status."""
-    return {str(status): f"this job is {status.replace('_', ' ')}: {reason}" for status in JobStatus}
 
 
 def _purge_waiting(url: str, choice: Choice, change: JobChange) -> None:

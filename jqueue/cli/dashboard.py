@@ -170,7 +170,9 @@ def serve(
     try:
         address, port = address_of(listen)
         _check_address(address, certificate, key, has_tokens=token_file is not None or insecure, insecure=insecure)
-        tokens, fragment = _tokens(token_file, insecure=insecure)
+        token = "" if token_file is not None or insecure else random_text()
+        known = KnownTokens({token: Role.OPERATOR}) if token else None
+        tokens = known if token_file is None else TokenFile(token_file)
         queue = connect(url, create=create, insecure=insecure, must_exist=must_exist)
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise RefusedError(str(error)) from None
@@ -180,21 +182,11 @@ def serve(
     with log_to_stderr("INFO", "", log_format):
         pass
     try:
-        asyncio.run(_serve(queue, settings, tokens, fragment, public_url, health))
+        asyncio.run(_serve(queue, settings, tokens, f"#token={token}" if token else "", public_url, health))
     except OSError as error:
         raise RefusedError(f"the broker cannot listen on {listen}: {error.strerror or error}") from None
     except JQueueError as error:
         raise RefusedError(str(error)) from None
-
-
-def _tokens(file: Path | None, *, insecure: bool) -> tuple[KnownTokens | None, str]:
-    """Return the tokens of a broker, and the end of the address that it prints."""
-    if file is not None:
-        return TokenFile(file), ""
-    if insecure:
-        return None, ""
-    token = random_text()
-    return KnownTokens({token: Role.OPERATOR}), f"#token={token}"
 
 
 async def _serve(

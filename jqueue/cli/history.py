@@ -20,7 +20,6 @@ from jqueue.core.view import in_chunks
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.history import START
-from jqueue.domain.job import JobStatus
 from jqueue.domain.transitions import Verb
 
 PLAIN = frozenset((Verb.ENQUEUE, Verb.CLAIM, Verb.ACK))
@@ -31,7 +30,8 @@ def outcome(event: HistoryEvent) -> str:
     """Return the new status of a job after an event, with its error, its holder and its times, in words."""
     parts = []
     if event.verb not in PLAIN:
-        parts.append("gone" if event.after is None and event.before is not None else _words(event.after))
+        is_gone = event.after is None and event.before is not None
+        parts.append("gone" if is_gone else (event.after or "").replace("_", " "))
     if event.error:
         error = " ".join(event.error.split())
         parts = [f"{parts[0]}: {error}" if parts else error]
@@ -45,10 +45,6 @@ def outcome(event: HistoryEvent) -> str:
     if event.run_seconds is not None:
         parts.append(f"ran {length(event.run_seconds)}")
     return ", ".join(filter(None, parts))
-
-
-def _words(status: JobStatus | None) -> str:
-    return "" if status is None else status.replace("_", " ")
 
 
 INCOMPLETE = 1

@@ -184,32 +184,26 @@ class Listing:
 
     async def _rows(self, view: QueueView, now: datetime, *, with_total: bool) -> AsyncGenerator[Any, None]:
         """Yield the rows of the jobs, in order."""
-        if self.sort is not None or self.reverse:
-            async for row in self._sorted(view, now):
-                yield row
+        damage: JobsUnreadableError | None = None
+        if self.sort is not None or self.reverse:  # in memory
+            place = KEYS[self.sort]
+            first = FirstItems[Job](self.limit, lambda job: place(job, now), reverse=self.reverse)
+            try:
+                async for job in view.jobs(now, self.selection):
+                    first.add(job)
+            except JobsUnreadableError as error:  # all others were found
+                damage = error
+            jobs = first.found()
+            self.more = first.number - len(jobs)
         elif self.limit is None:
             async for job in view.jobs(now, self.selection, in_order=True):
                 yield self._row(job, now)
+            return
         else:
-            first = await view.first_jobs(self.limit, now, self.selection)
-            for job in first.jobs:
-                yield self._row(job, now)
-            if first.more and with_total:
-                self.more = await view.count(now, self.selection) - len(first.jobs)
-            if first.damage:
-                raise JobsUnreadableError(first.damage)
-
-    async def _sorted(self, view: QueueView, now: datetime) -> AsyncGenerator[Any, None]:
-        """Yield the rows by the order, which is made in memory."""
-        place, damage = KEYS[self.sort], None
-        first = FirstItems[Job](self.limit, lambda job: place(job, now), reverse=self.reverse)
-        try:
-            async for job in view.jobs(now, self.selection):
-                first.add(job)
-        except JobsUnreadableError as error:  # all others were found
-            damage = error
-        jobs = first.found()
-        self.more = first.number - len(jobs)
+            jobs, more, unread = await view.first_jobs(self.limit, now, self.selection)
+            damage = JobsUnreadableError(unread) if unread else None
+            if more and with_total:
+                self.more = await view.count(now, self.selection) - len(jobs)
         for job in jobs:
             yield self._row(job, now)
         if damage is not None:
