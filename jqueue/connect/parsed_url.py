@@ -33,7 +33,7 @@ EXAMPLES = {
 
 
 class OptionType(NamedTuple):
-    """The kind of value that an option takes: its description, and the conversion of its text."""
+    """The kind of value that an option takes: its description, and the conversion of its text; None for a wrong one."""
 
     description: str
     convert: Callable[[str], Any]
@@ -41,13 +41,7 @@ class OptionType(NamedTuple):
 
 def matching(description: str, pattern: str, convert: Callable[[str], Any] = str) -> OptionType:
     """Return the kind of value whose text matches a pattern."""
-
-    def checked(text: str) -> Any:
-        if not re.fullmatch(pattern, text):
-            raise ValueError("another text")
-        return convert(text)
-
-    return OptionType(description, checked)
+    return OptionType(description, lambda text: convert(text) if re.fullmatch(pattern, text) else None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,7 +85,7 @@ class ParsedURL:
             if option not in known:
                 known_ones = ", ".join(known) or "none"
                 raise url_error(self.scheme, f"has an unknown option (known: {known_ones}; write & in a value as %26)")
-            taken[option] = or_none(known[option].convert, text)
+            taken[option] = known[option].convert(text)
             if taken[option] is None:
                 raise url_error(self.scheme, f"has a wrong value for {option}, which takes {known[option].description}")
         return taken
@@ -190,29 +184,19 @@ def or_none(convert: Callable[[Given], Value], given: Given, refusal: type[Excep
         return None
 
 
-def _endpoint(text: str) -> str:
-    """Return the URL of an endpoint, checked. It must hold no secrets, as errors of the clients show it."""
+def _endpoint(text: str) -> str | None:
+    """Return the URL of an endpoint, if it is one. It must hold no secrets, as errors of the clients show it."""
     from jqueue.runtime.addresses import host_of
 
-    if host_of(text) is None:
-        raise ValueError("not an endpoint")
-    return text
+    return None if host_of(text) is None else text
 
 
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds <= LONGEST:
-        raise ValueError("not a duration")
-    return seconds
+def _seconds(text: str) -> float | None:
+    seconds = or_none(float, text)
+    return seconds if seconds is not None and 0 < seconds <= LONGEST else None
 
 
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("not for a header")
-    return text
-
-
-TEXT = OptionType("printable text", _printable)
+TEXT = OptionType("printable text", lambda text: text if text.isprintable() else None)
 ENDPOINT = OptionType("the URL of an http or https server, without user, ? and #", _endpoint)
 BOOLEAN = matching("true or false", "true|false", "true".__eq__)
 DURATION = OptionType("a number of seconds above 0", _seconds)

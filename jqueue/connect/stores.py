@@ -181,7 +181,7 @@ def _warn_of(url: str) -> None:
 def _broker(url: ParsedURL) -> ObjectStoragePort:
     url.check_no_user()
     scheme = url.scheme.removeprefix("jqueue+")
-    place = or_none(ENDPOINT.convert, f"{scheme}://{url.host}")
+    place = ENDPOINT.convert(f"{scheme}://{url.host}")
     if place is None or not url.name.isascii() or "//" in url.name:
         raise url_error(url.scheme, "names no host, or has another port or path than a broker has")
     name, _, token = url.fragment.partition("=")
