@@ -20,6 +20,15 @@ from jqueue.sync.background import Background, Call, CallEnded
 DEFAULT_DEADLINE = 30.0
 """Seconds to leave a queue that has no deadline of its own."""
 
+Work = Callable[[JobQueue], Awaitable[Any]]
+"""A call of the async queue."""
+
+FindClaims = Callable[[Any], Iterable[Job]]
+"""Finds the claimed jobs in the result of a call."""
+
+Kept = JobReference | Lease | Iterable[JobReference | Lease]
+"""What heartbeats keep alive: a job, a claim, a lease, an id, or several of them."""
+
 
 class OpenQueue:
     """One queue on one event loop.
@@ -52,13 +61,7 @@ class OpenQueue:
         """True if it is open, on the thread of this process."""
         return not self._left and self._background.takes_calls
 
-    def run(
-        self,
-        work: Callable[[JobQueue], Awaitable[Any]],
-        *,
-        endless: bool = False,
-        claims: Callable[[Any], Iterable[Job]] | None = None,
-    ) -> Any:
+    def run(self, work: Work, *, endless: bool = False, claims: FindClaims | None = None) -> Any:
         """Do `work` with the queue, and wait for it.
 
         Args:
@@ -91,7 +94,7 @@ class OpenQueue:
         task = self._calls[call] = call.begin()
         task.add_done_callback(lambda _: self._calls.pop(call, None))
 
-    async def _do(self, work: Callable[[JobQueue], Awaitable[Any]]) -> Any:
+    async def _do(self, work: Work) -> Any:
         async with self._enter_lock:
             if not self._entered:
                 if isinstance(self.queue, GroupCommitLoop):
@@ -171,12 +174,7 @@ class KeepAlive:
         interval: time between heartbeats; see `HeartbeatManager`.
     """
 
-    def __init__(
-        self,
-        open_queue: OpenQueue,
-        jobs: JobReference | Lease | Iterable[JobReference | Lease],
-        interval: Duration | None = None,
-    ) -> None:
+    def __init__(self, open_queue: OpenQueue, jobs: Kept, interval: Duration | None = None) -> None:
         self._open_queue = open_queue
         self._manager = HeartbeatManager(open_queue.queue, jobs, interval, on_lost="event")
 

@@ -32,18 +32,16 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, UnknownOutcomeError
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job
-from jqueue.domain.operations.base import JobReference
 from jqueue.domain.operations.call import NewJob
 from jqueue.domain.operations.groups import GroupStatus
 from jqueue.domain.operations.operator import Redriven
-from jqueue.domain.segments import Lease
 from jqueue.ports.queue import Capabilities, JobQueue, payload_of
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.queue_options import lists_queue_options, takes_queue_options
 from jqueue.runtime.system import process_id
 from jqueue.sync import background
 from jqueue.sync.background import CallEnded
-from jqueue.sync.open_queue import DEFAULT_DEADLINE, KeepAlive, OpenQueue
+from jqueue.sync.open_queue import DEFAULT_DEADLINE, FindClaims, KeepAlive, Kept, OpenQueue, Work
 
 ITEMS_AT_ONCE = 100
 """Number of jobs or events that one call brings from the event loop."""
@@ -59,7 +57,7 @@ def blocking(
     *,
     takes_many: bool = False,
     endless: bool = False,
-    claims: Callable[[Result], Iterable[Job]] | None = None,
+    claims: FindClaims | None = None,
 ) -> Callable[[object], Callable[Concatenate[SyncQueue, Parameters], Result]]:
     """Return a decorator that gives the blocking method for a verb, with the same arguments, documentation and types.
 
@@ -369,11 +367,7 @@ class SyncQueue:
         """The capabilities of this queue."""
         return self._queue.capabilities
 
-    def keep_alive(
-        self,
-        job_id: JobReference | Lease | Iterable[JobReference | Lease],
-        interval: Duration | None = None,
-    ) -> KeepAlive:
+    def keep_alive(self, job_id: Kept, interval: Duration | None = None) -> KeepAlive:
         """Keep claims alive while a block of code works on their jobs: `with queue.keep_alive(job):`.
 
         Args:
@@ -434,13 +428,7 @@ class SyncQueue:
 
     # Underneath
 
-    def _run(
-        self,
-        work: Callable[[JobQueue], Awaitable[Any]],
-        *,
-        endless: bool = False,
-        claims: Callable[[Any], Iterable[Job]] | None = None,
-    ) -> Any:
+    def _run(self, work: Work, *, endless: bool = False, claims: FindClaims | None = None) -> Any:
         """Do `work` on the background thread, and wait for it."""
         _check_coroutine(endless)
         try:
