@@ -20,7 +20,6 @@ from jqueue.domain.operations.call import Call
 from jqueue.domain.printable import counted
 from jqueue.worker.dependencies import Dependencies, Function, Step
 from jqueue.worker.handler_options import EnqueueArguments, HandlerOptions, Middleware, ThreadMiddleware
-from jqueue.worker.payloads import MISSING
 from jqueue.worker.signatures import (
     BatchVerb,
     Signature,
@@ -259,21 +258,6 @@ class Handler(Generic[P, R_co]):
 
         steps = steps_of(f"handler {self.__name__!r}", call.handler, read)
         self.signature = replace(self.signature, call=replace(call, steps=steps))
-
-    def encode(self, payload: Any = MISSING) -> tuple[bytes, Encoding | None]:
-        """Return a payload of this handler as bytes, and its encoding. Several parameters are a mapping by their names.
-
-        Raises:
-            InvalidJobError: the payload is not what the handler takes.
-        """
-        names = self.signature.names
-        if payload is MISSING:
-            return self.signature.encode({})
-        if not names:
-            raise InvalidJobError(f"the handler {self.entrypoint!r} takes no payload")
-        if len(names) > 1 and not isinstance(payload, Mapping):
-            raise InvalidJobError(f"the handler {self.entrypoint!r} takes a mapping by the names of its parameters")
-        return self.signature.encode(payload if len(names) > 1 else {names[0]: payload})
 
     def encode_call(
         self, arguments: Sequence[Any], keywords: Mapping[str, Any], *, as_value: bool = False
