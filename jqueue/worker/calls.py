@@ -101,19 +101,14 @@ async def to_its_end(future: asyncio.Future[Any]) -> Any:
     After the first cancellation the call still runs to its end. Its value is then returned; if it failed, or its value
     must be awaited, the cancellation is raised.
     """
-    cancelled: asyncio.CancelledError | None = None
-    while not future.done():
-        try:
-            await asyncio.wait([future])
-        except asyncio.CancelledError as error:
-            if cancelled is not None:
-                raise
-            cancelled = error
-    value, failure = future.result()
-    if cancelled is not None and drop_awaitable(value):
-        raise cancelled
+    try:
+        value, failure = await asyncio.shield(future)
+    except asyncio.CancelledError:
+        value, failure = await future
+        if failure is not None or drop_awaitable(value):
+            raise
+    if isinstance(failure, StopIteration):  # which no coroutine can raise
+        failure = rebuilt(portable(failure))
     if failure is not None:
-        if cancelled is None and isinstance(failure, StopIteration):  # which no coroutine can raise
-            failure = rebuilt(portable(failure))
-        raise cancelled or failure
+        raise failure
     return value
