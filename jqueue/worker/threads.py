@@ -53,10 +53,7 @@ class Threads(Executor):
         while (item := self._work.get()) is not None:
             future, call = item
             if future.set_running_or_notify_cancel():
-                try:
-                    future.set_result(call())
-                except BaseException as error:
-                    future.set_exception(error)
+                future.set_result(call())  # it raises nothing: see `_caught`
             del item, future, call
             self._idle.release()
 
