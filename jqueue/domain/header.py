@@ -291,14 +291,17 @@ class Table(dict[str, Any]):
         super().__init__(entries)
         self._older: bytes | None = None  # the text of all entries but the fresh ones
         self._fresh: dict[str, Any] = {}
+        self._pieces: list[bytes] | None = None  # the text, if it is known
 
     def __setitem__(self, key: str, value: Any) -> None:
+        self._pieces = None
         if key in self and key not in self._fresh:
             self._older = None
         super().__setitem__(key, value)
         self._fresh[key] = value
 
     def __delitem__(self, key: str) -> None:
+        self._pieces = None
         if self._fresh.pop(key, None) is None:
             self._older = None
         super().__delitem__(key)
@@ -318,13 +321,14 @@ class Table(dict[str, Any]):
 
     def text(self) -> list[bytes]:
         """Return the table as JSON, in pieces: a large text is not copied more often than it must be."""
-        if self._older is None:
-            self._older, self._fresh = _encode(dict(self))[1:-1], {}
-        fresh = _encode(self._fresh)[1:-1]
-        pieces = [b"{", self._older, b"," if self._older and fresh else b"", fresh, b"}"]
-        if len(self._fresh) > FRESH_KEPT:
-            self._older, self._fresh = b"".join(pieces[1:-1]), {}
-        return pieces
+        if self._pieces is None:
+            if self._older is None:
+                self._older, self._fresh = _encode(dict(self))[1:-1], {}
+            fresh = _encode(self._fresh)[1:-1]
+            self._pieces = [b"{", self._older, b"," if self._older and fresh else b"", fresh, b"}"]
+            if len(self._fresh) > FRESH_KEPT:
+                self._older, self._fresh = b"".join(self._pieces[1:-1]), {}
+        return self._pieces
 
     @property
     def size(self) -> int:
