@@ -83,15 +83,16 @@ def serve(pipe: Connection, orders: Connection, levels: dict[str, int]) -> None:
         if request is None:
             return
         module, name, jobs, seconds = request
+        end: dict[str, Any]
         try:
-            answer = _answer(results=_ends_of(module, name, jobs, seconds, begin, reports))
+            end = {"results": _ends_of(module, name, jobs, seconds, begin, reports)}
         except BaseException as error:
-            answer = _answer(raised=portable(error))
+            end = {"raised": portable(error)}
         reports.bring()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # there may be none, or none that takes more
                 stream.flush()
-        send(answer)
+        send(_report("answer", {**end, "memory": memory_in_use()}))
 
 
 class _LatestReport:
@@ -118,10 +119,6 @@ class _LatestReport:
 
 def _report(kind: str, content: Any = None) -> bytes:
     return json.dumps([kind, content], default=str).encode()
-
-
-def _answer(**end: Any) -> bytes:
-    return _report("answer", {**end, "memory": memory_in_use()})
 
 
 def _survive_signals() -> None:

@@ -400,13 +400,10 @@ class Run:
             jobs = counted(sum(len(execution.jobs) for execution in slots.executions), "job")
             logger.info("%s is stopping: waiting for %s, up to %g s", self.settings.name, jobs, grace)
         await self._wait_until(lambda: not slots.executions or self._is_hurried, grace)
-        if not slots.executions and not slots.stuck:
-            return
         for state in self._states:
             for execution in list(state.executions):
                 state.stop(execution, "stop")
-        cancel_grace = to_seconds("cancel_grace", self.settings.cancel_grace)
-        await self._wait_until(lambda: not slots.executions or self._is_hurried, cancel_grace)
+        await self._wait_until(lambda: not slots.executions or self._is_hurried, self._states[0].cancel_grace)
         for _ in range(3):
             await asyncio.sleep(0)  # lets cancelled handlers end
         for state in self._states:
