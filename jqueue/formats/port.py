@@ -95,9 +95,7 @@ class Change:
     @property
     def acked(self) -> bool:
         """True if the holder of the claim has finished the job."""
-        if self.after is not None or self.before is None or self.is_transfer:
-            return False
-        return self.before.status is JobStatus.IN_PROGRESS
+        return self.step is Step.REMOVE and not self.is_transfer and self.old.status is JobStatus.IN_PROGRESS
 
     @property
     def old(self) -> JobRecord:
