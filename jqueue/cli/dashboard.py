@@ -178,11 +178,12 @@ def serve(
         raise RefusedError(str(error)) from None
     if not isinstance(queue, BrokerQueue):
         raise RefusedError("this queue has a format that cannot be served: `jqueue migrate` moves its jobs to another")
-    settings = Settings(host=address, port=port, certificate=certificate, key=key, names=tuple(host or ()))
+    names = tuple(host or ())
+    settings = Settings(host=address, port=port, tokens=tokens, certificate=certificate, key=key, names=names)
     with log_to_stderr("INFO", "", log_format):
         pass
     try:
-        asyncio.run(_serve(queue, settings, tokens, f"#token={token}" if token else "", public_url, health))
+        asyncio.run(_serve(queue, settings, f"#token={token}" if token else "", public_url, health))
     except OSError as error:
         raise RefusedError(f"the broker cannot listen on {listen}: {error.strerror or error}") from None
     except JQueueError as error:
@@ -190,12 +191,7 @@ def serve(
 
 
 async def _serve(
-    queue: BrokerQueue,
-    settings: Settings,
-    tokens: KnownTokens | None,
-    fragment: str,
-    public_url: str | None,
-    health: str | None,
+    queue: BrokerQueue, settings: Settings, fragment: str, public_url: str | None, health: str | None
 ) -> None:
     with suppress(ImportError, OSError, ValueError):  # each client has a connection
         import resource
@@ -221,7 +217,7 @@ async def _serve(
             nonlocal phase
             phase = "working"
             typer.echo(f"serving {name} at {link}{fragment}")
-            if tokens is None:
+            if settings.tokens is None:
                 note("everyone who reaches this address can read and change the queue: --token-file asks for tokens")
             place = public_url or link.rstrip("/")
             if public_url is None and not settings.names and settings.host in EVERY_ADDRESS:
@@ -235,7 +231,7 @@ async def _serve(
             phase = "stopping"
             await queue.stop()
 
-        await broker_until_stopped(queue, settings, tokens, show, leave)
+        await broker_until_stopped(queue, settings, show, leave)
 
 
 def _new_token(role: str, name: str, path: Path | None) -> str:

@@ -10,14 +10,13 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from jqueue.core.view import in_chunks
-from jqueue.domain.durations import parse_duration
+from jqueue.domain.durations import LONGEST, parse_duration
 from jqueue.domain.errors import (
     ChangedMeanwhileError,
     InvalidJobError,
@@ -69,7 +68,11 @@ REQUEST_SECONDS = 10.0
 Values = Mapping[str, Any]
 """Values that the operator has entered, by the names of the fields."""
 
-_KINDS: Mapping[str, Any] = {"integer": Annotated[int, Meta(ge=-LARGEST, le=LARGEST)], "tick": bool}
+_KINDS: Mapping[str, Any] = {
+    "integer": Annotated[int, Meta(ge=-LARGEST, le=LARGEST)],
+    "tick": bool,
+    "duration": str | Annotated[float, Meta(ge=0, le=LONGEST)],
+}
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,7 @@ class Field:
             value = msgspec.convert(value, _KINDS.get(self.kind, str))
         except msgspec.ValidationError:
             raise InvalidJobError(f"the action needs {self.name!r} of the kind {self.kind!r}") from None
-        if self.kind != "duration":
+        if self.kind != "duration" or isinstance(value, float):  # seconds, from an undo
             return value
         if (seconds := parse_duration(value)) is None:
             raise InvalidJobError(f"{self.name!r} must be a duration such as 90s, 15m, 12h or 7d")
@@ -224,11 +227,7 @@ def _set_limits(name: str, values: Values) -> Operation:
 
 
 def _old_limits(rules: EntrypointRules) -> tuple[str, dict[str, Any]]:
-    if rules.declared is None:
-        return "reset-limits", {}
-    windows = {"per": rules.per, "key_per": rules.key_per}
-    old = {name: None if per is None else f"{Decimal(per):f}s" for name, per in windows.items()}
-    return "limit", {"max_running": rules.max_running, "rate": rules.rate, "key_rate": rules.key_rate, **old}
+    return ("reset-limits", {}) if rules.declared is None else ("limit", rules_seen(rules))
 
 
 _DEAD = frozenset({Phase.DEAD})

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.posix_files import third_of_descriptors
-from jqueue.server.access import KnownTokens, Role, TokenFile, Tokens, random_text
+from jqueue.server.access import KnownTokens, Role, Tokens, random_text
 from jqueue.server.api import Api
 from jqueue.server.app import dashboard
 from jqueue.server.calls import KEEP_ALIVE, Calls, WholeObject
@@ -52,7 +52,7 @@ class Settings:
     Attributes:
         host: address to listen on.
         port: port to listen on; 0 for a free one.
-        tokens: tokens of the dashboard; None for one random token, whose holder is an operator.
+        tokens: the tokens. None: the dashboard draws one for an operator, and every caller of the broker is one.
         certificate, key: files for TLS; None for none.
         names: names of this host that browsers may use, besides addresses and `localhost`.
         patience: seconds in which a client must go on with its request, and with reading its answer.
@@ -60,7 +60,7 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 0
-    tokens: TokenFile | None = None
+    tokens: KnownTokens | None = None
     certificate: Path | None = None
     key: Path | None = None
     names: tuple[str, ...] = ()
@@ -206,25 +206,20 @@ async def serve_until_stopped(
 
 
 async def broker_until_stopped(
-    queue: BlobQueue,
-    settings: Settings,
-    tokens: KnownTokens | None,
-    show: Callable[[str], None],
-    leave: Callable[[], Awaitable[None]],
+    queue: BlobQueue, settings: Settings, show: Callable[[str], None], leave: Callable[[], Awaitable[None]]
 ) -> None:
     """Serve the broker of a queue until SIGINT or SIGTERM.
 
     Args:
         queue: the queue, which is open.
-        settings: where.
-        tokens: for whom; None if every caller is an operator.
+        settings: where and for whom.
         show: prints the address.
         leave: closes the queue: it answers the calls that wait, and ends those under way.
 
     Raises:
         OSError: the address cannot be used.
     """
-    app = partial(broker, queue, tokens, settings.names, settings.patience)
+    app = partial(broker, queue, settings.tokens, settings.names, settings.patience)
     await _serve(app, settings, LAST_CALLS, show, leave)
 
 

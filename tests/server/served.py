@@ -63,10 +63,8 @@ class Served:
 async def serving(queue, tokens=None, **settings):
     """The broker of an open queue. In the end it gets a SIGTERM, unless it has ended."""
     shown = asyncio.get_running_loop().create_future()
-    found = None if tokens is None else TokenFile(tokens)
-    running = asyncio.create_task(
-        broker_until_stopped(queue, Settings(**settings), found, shown.set_result, queue.stop)
-    )
+    served = Settings(tokens=None if tokens is None else TokenFile(tokens), **settings)
+    running = asyncio.create_task(broker_until_stopped(queue, served, shown.set_result, queue.stop))
     await asyncio.wait([running, shown], return_when=asyncio.FIRST_COMPLETED)
     if running.done():
         running.result()
