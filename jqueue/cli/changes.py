@@ -67,14 +67,7 @@ NOT_ALL = 1
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the number of jobs.")]
 
-OPTIONS: dict[str, Any] = {
-    "job_id": Annotated[str | None, argument("ID", "Id of one job, or its beginning.")],
-    **FILTERS,
-    "every": bool,
-    "yes": Yes,
-    "dry_run": DryRun,
-    "as_json": AsJSON,
-}
+JobID = Annotated[str | None, argument("ID", "Id of one job, or its beginning.")]
 
 
 class Choice(NamedTuple):
@@ -115,9 +108,8 @@ def choosing(kind: str, *without: str) -> Callable[[Callable[..., None]], Callab
         return Choice(given["job_id"], selection_of(given), *flags)
 
     every = Annotated[bool, typer.Option("--all", help=f"All {kind} jobs.")]
-    return expanding(
-        "choice", {name: OPTIONS[name] for name in OPTIONS if name not in without} | {"every": every}, read
-    )
+    options = {"job_id": JobID, **FILTERS, "every": every, "yes": Yes, "dry_run": DryRun, "as_json": AsJSON}
+    return expanding("choice", {name: options[name] for name in options if name not in without}, read)
 
 
 @dataclass(frozen=True)
@@ -609,14 +601,9 @@ def _purge_waiting(url: str, choice: Choice, change: JobChange) -> None:
     names = choice.selection.entrypoints
 
     async def count(opened: OpenedQueue) -> Counter[str]:
-        figures = (await opened.stats()).entrypoints or {}
-        return +Counter(
-            {
-                each: figures[each].ready + figures[each].scheduled + figures[each].waiting
-                for each in names or figures
-                if each in figures
-            }
-        )
+        figures = ((await opened.stats()).entrypoints or {}).items()
+        waiting = {name: each.ready + each.scheduled + each.waiting for name, each in figures}
+        return +Counter({name: number for name, number in waiting.items() if not names or name in names})
 
     async def remove(opened: OpenedQueue) -> int:
         wanted: list[str | None] = [*sorted(names)] or [None]

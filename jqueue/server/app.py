@@ -117,20 +117,20 @@ class _Dashboard:
 
     async def _session(self, request: Request) -> Response:
         """Exchange the token of the printed link for a cookie, or drop the cookie."""
-        path = request.scope.get("root_path", "").removesuffix(f"/queues/{self._queues['place']}") or "/"
-        if request.method == "DELETE" and isinstance(self._authorize, Tokens):
-            answer = JSONResponse({"done": 1})
-            answer.delete_cookie(self._authorize.cookie, path=path)
-            return answer
-        body = await _body(request)
-        if not isinstance(self._authorize, Tokens) or not isinstance(token := body.get("token"), str):
+        tokens, root = self._authorize, request.scope.get("root_path", "")
+        path = root.removesuffix(f"/queues/{self._queues['place']}") or "/"
+        if not isinstance(tokens, Tokens):
             raise HTTPException(403, "the token is wrong")
-        value = self._authorize.session(token)
+        answer = JSONResponse({"done": 1})
+        if request.method == "DELETE":
+            answer.delete_cookie(tokens.cookie, path=path)
+            return answer
+        token = (await _body(request)).get("token")
+        value = tokens.session(token) if isinstance(token, str) else None
         if value is None:
             raise HTTPException(403, "the token is wrong: use the link that `jqueue dashboard` has printed last")
-        answer = JSONResponse({"done": 1})
         secure = "https" in (request.url.scheme, request.headers.get("origin", "").partition(":")[0])  # behind a proxy
-        answer.set_cookie(self._authorize.cookie, value, httponly=True, samesite="strict", secure=secure, path=path)
+        answer.set_cookie(tokens.cookie, value, httponly=True, samesite="strict", secure=secure, path=path)
         return answer
 
     # Looking
