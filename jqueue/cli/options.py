@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Annotated, Any, BinaryIO, Literal, get_args, get_origin
 
 from jqueue.cli.help import RefusedError
 from jqueue.cli.parameters import argument, option
-from jqueue.domain.durations import LONGEST, parse_duration
+from jqueue.domain.durations import parse_duration
 from jqueue.domain.job_options import Option, options_of
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.limits import Limits
@@ -117,14 +116,12 @@ def selection_of(given: Mapping[str, Any]) -> Selection:
             raise RefusedError(f"--{name} is empty: give a text, or leave it out")
     if any("\ud800" <= char <= "\udfff" for char in given.get("payload") or ""):
         raise RefusedError("--payload takes text in UTF-8")
-    phases: set[Phase] = set()
-    for word in ",".join(given.get("status") or ()).split(",") if given.get("status") else ():
-        status = word.strip().lower().replace("-", "_").replace(" ", "_")
-        if status not in STATUSES:
-            raise RefusedError(f"--status takes {NAMES}")
-        phases |= STATUSES[status]
+    words = [word for text in given.get("status") or () for word in text.split(",")]
+    statuses = {word.strip().lower().replace("-", "_").replace(" ", "_") for word in words}
+    if not statuses <= STATUSES.keys():
+        raise RefusedError(f"--status takes {NAMES}")
     return Selection(
-        phases=frozenset(phases),
+        phases=frozenset().union(*map(STATUSES.__getitem__, statuses)),
         entrypoints=frozenset(given.get("entrypoint") or ()),
         older_than=None if given.get("older_than") is None else with_unit("--older-than", given["older_than"]),
         newer_than=None if given.get("newer_than") is None else with_unit("--newer-than", given["newer_than"]),
@@ -155,13 +152,8 @@ def duration(option: str, text: str) -> float:
     Raises:
         RefusedError: the text is not a duration.
     """
-    seconds = parse_duration(text)
+    seconds = parse_duration(text if text.strip()[-1:].isalpha() else f"{text.strip()}s")
     if seconds is None:
-        try:
-            seconds = float(text)
-        except ValueError:
-            seconds = math.nan
-    if not 0 <= seconds <= LONGEST:
         raise RefusedError(f"{option} takes seconds, or a number with a unit: 60, 90s, 15m, 12h, 30d or 2w")
     return seconds
 
