@@ -587,7 +587,7 @@ def purge(url: URL, choice: Choice) -> None:
     if not selection.phases <= REMOVABLE:
         raise RefusedError(
             "purge takes dead and completed jobs, or --status queued with no filter but --entrypoint: `jqueue cancel` "
-            "removes other waiting jobs",
+            "removes other waiting jobs"
         )
     change_jobs(url, choice, change)
 

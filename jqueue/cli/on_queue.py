@@ -122,11 +122,7 @@ def user() -> str:
 
 
 def on_queue(
-    url: str,
-    work: Callable[[OpenedQueue], Awaitable[Answer]],
-    *,
-    create: bool = False,
-    absent: bool = False,
+    url: str, work: Callable[[OpenedQueue], Awaitable[Answer]], *, create: bool = False, absent: bool = False
 ) -> Answer:
     """Return the answer of some work on the queue of a URL.
 

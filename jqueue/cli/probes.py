@@ -15,13 +15,7 @@ from jqueue.core.tasks import retried
 from jqueue.domain.errors import CASConflictError, DeadlineExceededError, StorageError, StorageFatalError, shown
 from jqueue.domain.printable import counted
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.storage import (
-    SupportsListing,
-    SupportsReadIfChanged,
-    SupportsScratch,
-    SupportsStoreTime,
-    describe,
-)
+from jqueue.ports.storage import SupportsListing, SupportsReadIfChanged, SupportsScratch, SupportsStoreTime, describe
 from jqueue.runtime.tasks import all_at_once
 
 Answer = TypeVar("Answer")
@@ -257,14 +251,6 @@ async def clock(trials: Trials) -> Result:
 
 CHECKS: Mapping[str, Callable[[Trials], Awaitable[Result | None]]] = {
     check.__name__: check
-    for check in (
-        create_only,
-        conditional_writes,
-        round_trip,
-        conditional_read,
-        listing,
-        racing_increments,
-        clock,
-    )
+    for check in (create_only, conditional_writes, round_trip, conditional_read, listing, racing_increments, clock)
 }
 """The checks of a store by their names, in their order. One returns None if it says nothing about this store."""

@@ -17,16 +17,7 @@ from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.options import duration, past, with_unit
 from jqueue.cli.options import size as size_of
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import (
-    age,
-    instant,
-    length,
-    moment,
-    note,
-    show_json,
-    size,
-    tell,
-)
+from jqueue.cli.printing import age, instant, length, moment, note, show_json, size, tell
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.json_views import stats_values
 from jqueue.core.view import QueueView

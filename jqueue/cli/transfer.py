@@ -17,15 +17,7 @@ from msgspec import to_builtins
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.cli.help import RefusedError
-from jqueue.cli.on_queue import (
-    IN_MEMORY,
-    URL,
-    AsJSON,
-    OpenedQueue,
-    certain,
-    direct,
-    on_queue,
-)
+from jqueue.cli.on_queue import IN_MEMORY, URL, AsJSON, OpenedQueue, certain, direct, on_queue
 from jqueue.cli.options import selecting
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import jobs, note, tell

@@ -36,13 +36,7 @@ from jqueue.cli.supervisor import RENEW, Supervisor, changes_in
 from jqueue.connect import connect
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.tasks import end_tasks
-from jqueue.domain.errors import (
-    InvalidJobError,
-    InvalidURLError,
-    JQueueError,
-    QueueMissingError,
-    StorageFatalError,
-)
+from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError, QueueMissingError, StorageFatalError
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.stats import QueueStats
 from jqueue.formats.queue import StoreQueue

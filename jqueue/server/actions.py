@@ -232,10 +232,7 @@ def _old_limits(rules: EntrypointRules) -> tuple[str, dict[str, Any]]:
 
 _DEAD = frozenset({Phase.DEAD})
 _PRIORITY = Field("priority", "Priority", "integer", "A lower number is served first.")
-_PAYLOAD = (
-    Field("payload", "Payload", "payload"),
-    Field("json", "The payload is JSON", "tick"),
-)
+_PAYLOAD = (Field("payload", "Payload", "payload"), Field("json", "The payload is JSON", "tick"))
 
 ACTIONS: Mapping[str, Action] = {
     "cancel": Action(

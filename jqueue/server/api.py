@@ -114,11 +114,7 @@ _CALL = (
 NewClaim: Any = msgspec.defstruct(
     "NewClaim",
     [
-        (
-            "entrypoints",
-            Annotated[list[str] | None, Meta(description="entrypoints of the jobs; null for all.")],
-            None,
-        ),
+        ("entrypoints", Annotated[list[str] | None, Meta(description="entrypoints of the jobs; null for all.")], None),
         ("call", Annotated[_CallName | None, Meta(description=_CALL)], None),
         *_options(DequeueOptions),
     ],

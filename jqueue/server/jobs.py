@@ -336,12 +336,7 @@ async def dead_groups(view: View) -> dict[str, Any]:
             group["last"], group["example"] = at, job.id
         group["first"] = min(group["first"], at)
     largest = sorted(groups.values(), key=lambda group: (-group["jobs"], group["entrypoint"], group["pattern"]))
-    return {
-        "now": view.now.timestamp(),
-        "total": total,
-        "groups_total": len(groups),
-        "groups": largest[:GROUPS_SHOWN],
-    }
+    return {"now": view.now.timestamp(), "total": total, "groups_total": len(groups), "groups": largest[:GROUPS_SHOWN]}
 
 
 def row_of(job: Job, now: datetime) -> dict[str, Any]:
