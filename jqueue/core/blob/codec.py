@@ -214,8 +214,11 @@ def _with_extra(record: Entry | Header) -> bytes:
 
 
 def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:
-    """Join a whole blob from its header and its lines."""
-    return b"\n".join((header, SEPARATOR.join(lines), JOBS_CLOSE, b""))
+    """Join a whole blob from its header and its lines, in one step: each copy of a large blob takes new memory."""
+    joined = [*lines] or [b""]
+    joined[0] = b"%b\n%b" % (header, joined[0])
+    joined[-1] = b"%b\n%b\n" % (joined[-1], JOBS_CLOSE)
+    return SEPARATOR.join(joined)
 
 
 def parse_blob(data: bytes) -> ParsedBlob:
