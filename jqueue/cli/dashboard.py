@@ -17,7 +17,7 @@ from jqueue.cli.printing import note
 from jqueue.cli.worker import LogFormat, log_to_stderr
 from jqueue.connect import connect
 from jqueue.core.broker import BrokerQueue
-from jqueue.domain.errors import InvalidJobError, JQueueError, QueueMissingError
+from jqueue.domain.errors import JQueueError, QueueMissingError
 from jqueue.ports.storage import describe, storage_of
 from jqueue.runtime.addresses import is_own_address
 from jqueue.server.access import KnownTokens, Role, TokenFile, random_text
@@ -77,16 +77,11 @@ def dashboard(
     Exits with 2 if the queue does not exist or cannot be read, or if an option is wrong.
     """
     _check_address(host, certificate, key, has_tokens=token_file is not None, insecure=insecure)
-    try:
-        tokens = None if token_file is None else TokenFile(token_file)
-    except InvalidJobError as error:
-        raise RefusedError(str(error)) from None
-    settings = Settings(
-        host=host, port=port, tokens=tokens, certificate=certificate, key=key, names=tuple(allow_host or ())
-    )
 
     async def show(opened: OpenedQueue) -> None:
         gc.enable()  # this command does not end soon
+        tokens, names = None if token_file is None else TokenFile(token_file), tuple(allow_host or ())
+        settings = Settings(host=host, port=port, tokens=tokens, certificate=certificate, key=key, names=names)
         try:
             async with AsyncExitStack() as stack:
                 queues = [await stack.enter_async_context(connect(each, direct)) for each in others or ()]

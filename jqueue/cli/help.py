@@ -140,12 +140,14 @@ def _imported(name: str) -> ModuleType:
     gc.disable()
     try:
         return import_module(name)
-    except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in OF_SERVERS:
-            raise
+    except ImportError as error:
         from jqueue.cli.printing import refusal
 
-        raise refusal('this command needs more packages: pip install "jqueue[dashboard]"') from None
+        if (error.name or "").partition(".")[0] in OF_SERVERS:
+            raise refusal('this command needs more packages: pip install "jqueue[dashboard]"') from None
+        if isinstance(error, ModuleNotFoundError):
+            raise
+        raise refusal(str(error)) from None  # it names the package that is missing
     finally:
         gc.freeze()
         gc.enable()

@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import URL, OpenedQueue, on_queue
 from jqueue.cli.parameters import option
+from jqueue.telemetry.listener import listening
+from jqueue.telemetry.prometheus import DEADLINE, PrometheusMetrics
+from jqueue.worker.signals import handle_signals
 
 
 def metrics(
@@ -30,19 +32,12 @@ def metrics(
 
     Exits with 2 if the queue does not exist or cannot be read, or if the address cannot be listened on.
     """
-    try:
-        from jqueue.telemetry.listener import listening
-        from jqueue.telemetry.prometheus import DEADLINE, PrometheusMetrics
-    except ImportError as error:
-        raise RefusedError(str(error)) from None
 
     async def export(opened: OpenedQueue) -> bytes:
         exporter = PrometheusMetrics(every=None, commits=False)
         async with exporter.watch(opened.queue):
             if listen is None:
                 return await exporter.fresh_text(DEADLINE)
-            from jqueue.worker.signals import handle_signals
-
             async with listening(listen, {"/metrics": exporter.page()}) as address:
                 typer.echo(f"serving http://{address}/metrics", err=True)
                 stopped = asyncio.Event()  # by SIGTERM or Ctrl-C

@@ -32,25 +32,25 @@ class Counted:
 
     def __init__(self, bar: Progress | None = None, doing: str = "") -> None:
         self._bar = bar
-        self._task = None if bar is None else bar.add_task(doing, total=None)
+        if bar is not None:
+            bar.add_task(doing, total=None)
 
     def __call__(self, done: int, of: int | None = None, doing: str | None = None) -> None:
         """Show a number of done jobs."""
-        if self._bar is not None and self._task is not None:
+        if self._bar is not None:
             total = None if of is None else max(done, of)
-            self._bar.update(self._task, completed=done, total=total, description=doing)
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=doing)
 
     @contextmanager
     def away(self) -> Iterator[None]:
         """Clear the line while something else is written to the terminal."""
-        if self._bar is None:
-            yield
-            return
-        self._bar.stop()
+        if self._bar is not None:
+            self._bar.stop()
         try:
             yield
         finally:
-            self._bar.start()
+            if self._bar is not None:
+                self._bar.start()
 
 
 @contextmanager
@@ -68,13 +68,8 @@ def jobs_counted(doing: str, *, shown: bool = True, of_what: str = "jobs") -> It
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn  # slow to import
 
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(20),
-        MofNCompleteColumn(),
-        TextColumn(of_what),
-    )
+    of = TextColumn(of_what)
+    columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), of
     with Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=False) as progress:
         yield Counted(progress, doing)
 

@@ -22,7 +22,7 @@ from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.json_views import stats_values
 from jqueue.core.view import QueueView
 from jqueue.domain.counters import EventCounters, Totals
-from jqueue.domain.errors import HistoryDamagedError, InvalidJobError, WorkerNotFoundError
+from jqueue.domain.errors import HistoryDamagedError, WorkerNotFoundError
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.operator import CreateQueue
@@ -320,10 +320,7 @@ def init(url: URL, as_json: AsJSON = False) -> None:
             )
         if not opened.view.absent:
             raise RefusedError(f"there is a queue at {opened.name} already: it was left as it is")
-        try:
-            await opened.apply(CreateQueue())
-        except InvalidJobError as error:  # another program has just created it
-            raise RefusedError(str(error)) from None
+        await opened.apply(CreateQueue())
         return opened.name
 
     name = on_queue(url, make, create=True)
@@ -444,16 +441,14 @@ def limit(
     """
     seconds = None if per is None else duration("--per", per)
     key_seconds = None if key_per is None else duration("--key-per", key_per)
-    asked: dict[str, Any] = {"running": running, "rate": rate, "per": seconds}
-    asked |= {"key_rate": key_rate, "key_per": key_seconds}
-    given = {name: value for name, value in asked.items() if value is not None}
-    unset = {"running": no_running, "rate": no_rate, "per": no_rate, "key_rate": no_key_rate, "key_per": no_key_rate}
-    gone = {name: None for name, is_gone in unset.items() if is_gone}
-    if reset and (given or gone):
+    asked: list[tuple[str, Any, bool]] = [("running", running, no_running), ("rate", rate, no_rate)]
+    asked += [("per", seconds, no_rate), ("key_rate", key_rate, no_key_rate), ("key_per", key_seconds, no_key_rate)]
+    changes = {name: value for name, value, is_unset in asked if is_unset or value is not None}
+    if reset and changes:
         raise RefusedError("give --reset alone")
     if (rate is None) != (per is None) or (key_rate is None) != (key_per is None):
         raise RefusedError("give --rate and --per together: --rate 100 --per 60 means 100 claims a minute")
-    if given.keys() & gone:
+    if any(is_unset and value is not None for _, value, is_unset in asked):
         raise RefusedError("give a limit, or the option that removes it, not both")
 
     async def change(opened: OpenedQueue) -> tuple[EntrypointRules, bool]:
@@ -462,9 +457,9 @@ def limit(
         before = opened.view.header.entrypoints.get(entrypoint, EntrypointRules())
         if reset:
             await opened.apply(Reset(entrypoint))
-        elif given or gone:
+        elif changes:
             known = {"running": before.max_running} | {name: getattr(before, name) for name in RATES}
-            limits = SetLimits(entrypoint, **(known | given | gone), by="operator")
+            limits = SetLimits(entrypoint, **(known | changes), by="operator")
             await opened.apply(Guarded(limits, entrypoint=entrypoint, rules=before))
         rules = (await opened.queue.view()).header.entrypoints.get(entrypoint, EntrypointRules())
         return rules, rules != before
