@@ -400,6 +400,8 @@ class Run:
             jobs = counted(sum(len(execution.jobs) for execution in slots.executions), "job")
             logger.info("%s is stopping: waiting for %s, up to %g s", self.settings.name, jobs, grace)
         await self._wait_until(lambda: not slots.executions or self._is_hurried, grace)
+        if not slots.executions and not slots.stuck:
+            return
         for state in self._states:
             for execution in list(state.executions):
                 state.stop(execution, "stop")
