@@ -20,8 +20,8 @@ def imported_at_first_use(package: str, names: Mapping[str, str] | None = None) 
         module = f"{package}.{homes.get(name, name)}"
         if not name.startswith("_"):
             try:
-                found = import_module(module)
-                return getattr(found, name) if name in homes else found
+                submodule = import_module(module)
+                return getattr(submodule, name) if name in homes else submodule
             except ModuleNotFoundError as error:
                 if error.name != module:
                     raise

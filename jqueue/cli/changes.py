@@ -329,11 +329,11 @@ def ask(matched: Counter[str], question: str) -> None:
     confirm(words, counted(total, "job matches", "jobs match"))
 
 
-def confirm(question: str, found: str) -> None:
-    """Ask a question before something is destroyed; `found` says what was found. Errors are those of `ask`."""
+def confirm(question: str, finding: str) -> None:
+    """Ask a question before something is destroyed; `finding` says what was found. Errors are those of `ask`."""
     if not sys.stdin.isatty():
         advice = "add --yes to go ahead, or --dry-run to only count"
-        raise RefusedError(f"{found}, and there is no terminal to ask at: {advice}")
+        raise RefusedError(f"{finding}, and there is no terminal to ask at: {advice}")
     if not typer.confirm(question, err=True):
         note("nothing was changed")
         raise typer.Exit(NOT_ALL)

@@ -60,26 +60,26 @@ def schedule(
             if is_ordered:
                 return await _order(opened, name, order)
         queue.capabilities.require("schedules")
-        known = opened.view.header.schedules.get(name)
+        old_row = opened.view.header.schedules.get(name)
         times = {"cron": cron, "entrypoint": entrypoint, "timezone": timezone}
         given = options | {key: value for key, value in times.items() if value is not None}
         if (payload, file) != (None, None):
             given["payload"] = await payload_of(payload, file, queue.options.limits, queue.capabilities)
-        if not given or (known is None and None in (cron, entrypoint)):
+        if not given or (old_row is None and None in (cron, entrypoint)):
             new = 'give --cron "30 2 * * *" and --entrypoint NAME'
-            raise RefusedError(f"{new}; or --remove, or --run-now" if known is None else "give what is to be changed")
+            raise RefusedError(f"{new}; or --remove, or --run-now" if old_row is None else "give what is to be changed")
         if not isinstance(given.get("payload", b""), bytes):
             raise RefusedError(
                 "the payload of a cron entry is kept in the queue itself, and this one is too large: store it "
                 "elsewhere, and give its address"
             )
-        kept = () if known is None else ("cron", "entrypoint", "timezone", "payload", *SCHEDULE_OPTIONS)
-        operation = SetSchedule(name, **{key: getattr(known, key) for key in kept} | given, by="operator")
-        entry = await opened.apply(operation if known is None else Guarded(operation, schedule=known))
+        kept = () if old_row is None else ("cron", "entrypoint", "timezone", "payload", *SCHEDULE_OPTIONS)
+        operation = SetSchedule(name, **{key: getattr(old_row, key) for key in kept} | given, by="operator")
+        entry = await opened.apply(operation if old_row is None else Guarded(operation, schedule=old_row))
         values = {"name": name, "cron": entry.cron, "timezone": entry.timezone, "entrypoint": entry.entrypoint}
-        what = "added; the first" if known is None else "changed the entry of this name; the next"
+        what = "added; the first" if old_row is None else "changed the entry of this name; the next"
         sentence = f"{what} job is enqueued at {moment(entry.next_at)} UTC"
-        return {**values, "next_at": instant(entry.next_at), "replaced": known is not None}, sentence
+        return {**values, "next_at": instant(entry.next_at), "replaced": old_row is not None}, sentence
 
     values, sentence = on_queue(url, change)
     tell(values, sentence, as_json=as_json)

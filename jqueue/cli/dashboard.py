@@ -166,8 +166,8 @@ def serve(
         address, port = address_of(listen)
         _check_address(address, certificate, key, has_tokens=token_file is not None or insecure, insecure=insecure)
         token = "" if token_file is not None or insecure else random_text()
-        known = KnownTokens({token: Role.OPERATOR}) if token else None
-        tokens = known if token_file is None else TokenFile(token_file)
+        operator_tokens = KnownTokens({token: Role.OPERATOR}) if token else None
+        tokens = operator_tokens if token_file is None else TokenFile(token_file)
         queue = connect(url, create=create, insecure=insecure, must_exist=must_exist)
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise RefusedError(str(error)) from None

@@ -43,13 +43,13 @@ def group(
             await opened.apply(CloseGroup(group_id) if close else CancelGroup(group_id))
         elif redrive:
             await opened.apply(Redrive(group=group_id))
-        found = opened.queue.group(group_id)
-        status = await found.status()
+        job_group = opened.queue.group(group_id)
+        status = await job_group.status()
         with jobs_counted("waiting", shown=wait) as tell_bar:
             while wait and not status.ended:
                 tell_bar(status.added - status.waiting, status.added)
                 await asyncio.sleep(LOOK_EVERY)
-                status = await found.status()
+                status = await job_group.status()
         return status
 
     status = on_queue(url, look)

@@ -92,13 +92,13 @@ def history(
     verbs, ids = _verbs(event or ()), job_id or ""
 
     async def events(opened: OpenedQueue) -> AsyncGenerator[HistoryEvent, None]:
-        queue, known, now = opened.queue, opened.view.header.history, opened.now()
+        queue, history_header, now = opened.queue, opened.view.header.history, opened.now()
         if not isinstance(queue, BlobQueue):
             raise InvalidJobError("the format of this queue has no history")
         first, end = options.past("--since", since, now), options.past("--until", until, now)
-        if known is None:
+        if history_header is None:
             raise RefusedError(OFF)
-        if known.stopped:
+        if history_header.stopped:
             note(STOPPED)
         # an id of the queue can be searched for as it is
         is_whole = ids != "" and ids.isprintable() and await opened.view.find(ids) is not None
@@ -135,9 +135,9 @@ def _verbs(names: Sequence[str]) -> frozenset[str]:
         RefusedError: there is no such event.
     """
     wanted = {name.strip() for name in ",".join(names).split(",")} if names else set()
-    known = {START, *(str(verb) for verb in Verb if verb is not Verb.HEARTBEAT)}
-    if not wanted <= {*known, "uncharged"}:
-        raise RefusedError(f"--event takes {', '.join(sorted({*known, 'uncharged'} - {str(Verb.HAND_BACK)}))}")
+    event_names = {START, *(str(verb) for verb in Verb if verb is not Verb.HEARTBEAT)}
+    if not wanted <= {*event_names, "uncharged"}:
+        raise RefusedError(f"--event takes {', '.join(sorted({*event_names, 'uncharged'} - {str(Verb.HAND_BACK)}))}")
     return frozenset(str(Verb.HAND_BACK) if name == "uncharged" else name for name in wanted)
 
 

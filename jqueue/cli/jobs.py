@@ -52,22 +52,22 @@ async def one_job(view: QueueView, now: datetime, job_id: str) -> Job:
     prefix = job_id.removesuffix("…")  # of an id that was cut to fit a terminal
     if (whole := await view.find(prefix)) is not None:
         return whole
-    found: list[Job] = []
+    matches: list[Job] = []
     with reading(view, "looking") as (told, _):
         async with aclosing(told.jobs(now, Selection(id_prefix=prefix))) as jobs:
             async for job in jobs:
-                found.append(job)
-                if len(found) > NAMED:
+                matches.append(job)
+                if len(matches) > NAMED:
                     break
-    if not found:
+    if not matches:
         raise JobNotFoundError(prefix)
-    if len(found) > 1:
-        several = counted(len(found), "job") if len(found) <= NAMED else f"more than {NAMED} jobs"
+    if len(matches) > 1:
+        several = counted(len(matches), "job") if len(matches) <= NAMED else f"more than {NAMED} jobs"
         raise InvalidJobError(
             f"{several} have ids that begin like this: give more of the id. Among them are "
-            f"{', '.join(printable(job.id) for job in found[:NAMED])}"
+            f"{', '.join(printable(job.id) for job in matches[:NAMED])}"
         )
-    return found[0]
+    return matches[0]
 
 
 SHORTEST = 8

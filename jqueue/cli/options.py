@@ -179,8 +179,8 @@ def time(option: str, text: str) -> datetime:
         RefusedError: the text is not a time.
     """
     try:
-        found = datetime.fromisoformat(text.strip())
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+        moment = datetime.fromisoformat(text.strip())
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
         raise RefusedError(
             f"{option} takes a time such as 2026-11-23T08:00 (in UTC) or 2026-11-23T08:00+01:00"
@@ -214,10 +214,10 @@ def size(option: str, text: str) -> int:
     Raises:
         RefusedError: the text is not a size.
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
         raise RefusedError(f"{option} takes a number of bytes, or one with a unit: 1048576, 512KiB, 64MiB or 2GiB")
-    return int(found[1]) << 10 * _POWERS[found[2].lower()]
+    return int(match[1]) << 10 * _POWERS[match[2].lower()]
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
@@ -226,13 +226,13 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     Raises:
         RefusedError: one of them has no name or no "=".
     """
-    found = {}
+    texts_by_name = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
             raise RefusedError(f"{option} takes NAME=TEXT, and may be repeated")
-        found[name] = value
-    return found
+        texts_by_name[name] = value
+    return texts_by_name
 
 
 PIECE = 1 << 20

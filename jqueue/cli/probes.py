@@ -119,8 +119,8 @@ class Trials:
 
         if (etag := await self.call(write)) is not None:
             return etag
-        current, found = await self.call(thing.read)
-        return found if current == content else None
+        current, current_etag = await self.call(thing.read)
+        return current_etag if current == content else None
 
 
 async def create_only(trials: Trials) -> Result:

@@ -116,9 +116,9 @@ async def _since(opened: OpenedQueue, figures: QueueStats, first: datetime, now:
     Raises:
         RefusedError: the queue keeps no history, and its counters do not tell.
     """
-    known = figures.entrypoints or {}
+    stats_by_name = figures.entrypoints or {}
     if isinstance(opened.queue, BlobQueue) and opened.view.header.history is not None:
-        found = await _events_since(opened.queue, opened.view, first, now)
+        totals_by_name = await _events_since(opened.queue, opened.view, first, now)
     else:
         seconds = round((now - first).total_seconds())
         if seconds not in WINDOWS.values():
@@ -126,16 +126,16 @@ async def _since(opened: OpenedQueue, figures: QueueStats, first: datetime, now:
                 "--since takes 1m, 1h or 1d, as this queue keeps no history: `jqueue configure URL --history 30d`"
             )
         [window] = [name for name, length in WINDOWS.items() if length == seconds]
-        rates = {name: getattr(each.totals or Totals(), window) for name, each in known.items()}
-        found = {
+        rates = {name: getattr(each.totals or Totals(), window) for name, each in stats_by_name.items()}
+        totals_by_name = {
             name: Totals(**{kind: round(getattr(each, kind) * seconds) for kind in RATED})
             for name, each in rates.items()
         }
     rows = dict[str, EntrypointStats]()
-    for name in sorted({*known, *found}):
-        row = known.get(name, EntrypointStats())
+    for name in sorted({*stats_by_name, *totals_by_name}):
+        row = stats_by_name.get(name, EntrypointStats())
         kept = {window: getattr(row.totals or Totals(), window) for window in WINDOWS}
-        rows[name] = replace(row, totals=structs.replace(found.get(name, Totals()), **kept))
+        rows[name] = replace(row, totals=structs.replace(totals_by_name.get(name, Totals()), **kept))
     return replace(figures, entrypoints=rows, totals=sum([each.totals or Totals() for each in rows.values()], Totals()))
 
 
@@ -352,11 +352,11 @@ def resume(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, 
 async def _known(opened: OpenedQueue, entrypoint: str | None) -> set[str]:
     """Return the entrypoints that have jobs, limits, cron entries or workers. A note says if a named one has none."""
     stats, header = await opened.stats(), opened.view.header
-    known = {*(stats.entrypoints or {}), *header.entrypoints, *(each.entrypoint for each in header.schedules.values())}
-    known = known.union(*(worker.entrypoints for worker in stats.workers))
-    if entrypoint and entrypoint not in known:
+    names = {*(stats.entrypoints or {}), *header.entrypoints, *(each.entrypoint for each in header.schedules.values())}
+    names = names.union(*(worker.entrypoints for worker in stats.workers))
+    if entrypoint and entrypoint not in names:
         note("no job, worker or cron entry has this entrypoint yet: check its name")
-    return known
+    return names
 
 
 def _set_paused(url: str, entrypoint: str | None, every: bool, as_json: bool, order: type[Pause | Resume]) -> None:
@@ -370,8 +370,8 @@ def _set_paused(url: str, entrypoint: str | None, every: bool, as_json: bool, or
 
     async def change(opened: OpenedQueue) -> dict[str, EntrypointStats]:
         opened.queue.capabilities.require("limits")
-        figures, known = (await opened.stats()).entrypoints or {}, await _known(opened, entrypoint)
-        names = sorted(known) if entrypoint is None else [entrypoint]
+        figures, all_names = (await opened.stats()).entrypoints or {}, await _known(opened, entrypoint)
+        names = sorted(all_names) if entrypoint is None else [entrypoint]
         if names:
             await certain(opened.queue.apply(*map(order, names)))
         return {name: figures.get(name, EntrypointStats()) for name in names}
@@ -458,8 +458,8 @@ def limit(
         if reset:
             await opened.apply(Reset(entrypoint))
         elif changes:
-            known = {"running": before.max_running} | {name: getattr(before, name) for name in RATES}
-            limits = SetLimits(entrypoint, **(known | changes), by="operator")
+            old_limits = {"running": before.max_running} | {name: getattr(before, name) for name in RATES}
+            limits = SetLimits(entrypoint, **(old_limits | changes), by="operator")
             await opened.apply(Guarded(limits, entrypoint=entrypoint, rules=before))
         rules = (await opened.queue.view()).header.entrypoints.get(entrypoint, EntrypointRules())
         return rules, rules != before

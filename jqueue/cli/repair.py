@@ -174,9 +174,9 @@ async def _mend_object(storage: ObjectStoragePort, *, yes: bool, dry_run: bool) 
     """
     try:
         data, etag = await retried(CALL_LIMIT, storage.read, SystemEntropy(), "the queue could not be read")
-        if etag is None or not data or (found := _mended(data)) is None:
+        if etag is None or not data or (outcome := _mended(data)) is None:
             return None
-        content, values, words = found
+        content, values, words = outcome
         if dry_run:
             return {**values, "dry_run": True}, words
         if not yes:
@@ -205,9 +205,9 @@ def _mended(data: bytes) -> tuple[bytes, dict[str, Any], str] | None:
     try:
         parsed = parse_blob(data)
     except InvalidBlobError:
-        if (found := salvaged(data)) is None:
+        if (remains := salvaged(data)) is None:
             return None
-        content, lines = found
+        content, lines = remains
         words = f"the queue's object is cut off: its limits, settings and cron entries and {jobs(lines)} can be read"
         return content, {"jobs": lines, "bytes_lost": max(0, len(data) - len(content))}, words
     blob = Blob()

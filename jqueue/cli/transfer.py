@@ -227,11 +227,11 @@ def _unknown(
     """
     unknown = []
     for (number, job), answer in zip(batch, answers, strict=True):
-        known = answer[0] if isinstance(answer, list) and answer else answer
-        if isinstance(known, JQueueError) and not isinstance(known, JobStateError):
-            wrong.append((number, str(known)))
-        elif isinstance(answer, JobStateError) or known is not answer:
-            counts["finished" if known.status is JobStatus.COMPLETED else "there"] += 1
+        result = answer[0] if isinstance(answer, list) and answer else answer
+        if isinstance(result, JQueueError) and not isinstance(result, JobStateError):
+            wrong.append((number, str(result)))
+        elif isinstance(answer, JobStateError) or result is not answer:
+            counts["finished" if result.status is JobStatus.COMPLETED else "there"] += 1
         else:
             unknown.append((number, job))
     return unknown

@@ -582,8 +582,8 @@ class BrokerClient:
     def _attend(self, callers: Callers) -> Request:
         """Return the call that shows the workers of this process in the queue."""
         workers = self._engine.workers
-        known = workers.records(self._engine.now().timestamp(), self._beat).items()
-        records = {run: record and record.evolve(client=self.client) for run, record in known}
+        run_records = workers.records(self._engine.now().timestamp(), self._beat).items()
+        records = {run: record and record.evolve(client=self.client) for run, record in run_records}
 
         def settled(outcome: Any) -> None:
             if not isinstance(outcome, JQueueError):

@@ -222,9 +222,9 @@ class BrokerServer:
             return True
         return False
 
-    def _check_queue(self, known: str) -> None:
+    def _check_queue(self, client_queue_id: str) -> None:
         """Refuse a client that knows another queue at this place."""
-        if known and known != self._engine.queue_id:
+        if client_queue_id and client_queue_id != self._engine.queue_id:
             if self._engine.queue_id:
                 raise StorageFatalError(
                     "the broker has another queue: restart it if the queue was moved, or make a new queue object"

@@ -447,8 +447,8 @@ class StagedCommit(SegmentCommit):
         room = int(size_limit(self._engine.draft) * ENQUEUE_SHARE) - self._engine.draft.taken_bytes
         if sum(stored_bytes(job) for job, _ in jobs) > room:
             return []
-        found = [self._single(job, False, behind) for job, behind in jobs]
-        return sorted(found, key=itemgetter(0))  # the first row of a write gets a unique key
+        operations = [self._single(job, False, behind) for job, behind in jobs]
+        return sorted(operations, key=itemgetter(0))  # the first row of a write gets a unique key
 
     def _numbered(self) -> list[NewSegment]:
         """Return the segments, with the number of jobs of the tasks before each."""

@@ -526,11 +526,11 @@ class Engine:
         self.draft.rollback()
         await self.refresh()
 
-    async def view(self, known: str | None, deadline: float) -> QueueView | None:
+    async def view(self, last_etag: str | None, deadline: float) -> QueueView | None:
         """Read the queue; None if its etag is the known one. A store that can tells so without sending the object.
 
         Args:
-            known: the etag of a version that was read before; None to read any.
+            last_etag: the etag of a version that was read before; None to read any.
             deadline: maximum seconds, and for each later request for a segment, with its repetitions.
 
         Raises:
@@ -541,14 +541,14 @@ class Engine:
 
         async def read() -> tuple[bool, str, bytes, str | None] | None:
             existed, queue_id = self.existed, self.queue_id  # a commit may change them while the store is read
-            found = await self._read(known)
-            return None if found is None else (existed, queue_id, *found)
+            data_and_etag = await self._read(last_etag)
+            return None if data_and_etag is None else (existed, queue_id, *data_and_etag)
 
-        found = await retried(deadline, read, self.entropy, "the queue could not be read")
-        if found is None:
+        snapshot = await retried(deadline, read, self.entropy, "the queue could not be read")
+        if snapshot is None:
             return None
-        existed, queue_id, data, etag = found
-        if etag is None and (existed or known is not None):
+        existed, queue_id, data, etag = snapshot
+        if etag is None and (existed or last_etag is not None):
             raise self._gone()
         if etag is None:
             return QueueView(Header(), {}, absent=True)
@@ -566,12 +566,12 @@ class Engine:
             deadline=deadline,
         )
 
-    async def _read(self, known: str | None) -> tuple[bytes, str | None] | None:
+    async def _read(self, last_etag: str | None) -> tuple[bytes, str | None] | None:
         """Read the object; None if its etag is the known one."""
-        if known is not None and self._read_if_changed is not None:
-            return await self.observers.call("read", self.call_timeout, self._read_if_changed, known)
+        if last_etag is not None and self._read_if_changed is not None:
+            return await self.observers.call("read", self.call_timeout, self._read_if_changed, last_etag)
         data, etag = await self.observers.call("read", self.call_timeout, self.storage.read)
-        return None if known is not None and etag == known else (data, etag)
+        return None if last_etag is not None and etag == last_etag else (data, etag)
 
     async def _adopt(self, data: bytes, etag: str | None) -> bool:
         """Take over the content that was read. Return True if it was not the known version."""

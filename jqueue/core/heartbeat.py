@@ -171,8 +171,8 @@ class HeartbeatManager:
         """Seconds for which a claim lasts; the default timeout if that is not known here."""
         if isinstance(job, Job) and job.claim_timeout is not None:
             return job.claim_timeout
-        if (known := self._of_leases.get(_id_of(job))) is not None:
-            return known
+        if (lease_timeout := self._of_leases.get(_id_of(job))) is not None:
+            return lease_timeout
         held = self._held_claim(job)
         return held.timeout if held is not None else DEFAULT_CLAIM_TIMEOUT.total_seconds()
 

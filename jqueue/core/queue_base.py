@@ -181,7 +181,7 @@ class QueueBase(SupportsApply):
         """Return the time by the store's clock if it has one, or else by the own clock."""
 
     @abstractmethod
-    async def _view(self, seconds: float, known: QueueView | None = None) -> QueueView:
+    async def _view(self, seconds: float, last_view: QueueView | None = None) -> QueueView:
         """Return the queue as it is now, or a known view if nothing has changed since."""
 
     @abstractmethod
@@ -440,12 +440,12 @@ class BlobBase(QueueBase, SupportsWorkers):
     def _now(self) -> datetime:
         return self._engine.now()
 
-    async def _view(self, seconds: float, known: QueueView | None = None) -> QueueView:
-        found = await self._engine.view(known.etag if known else None, seconds)
-        if found is None:
-            assert known is not None
-            return known
-        return replace(found, limits=self.options.limits)
+    async def _view(self, seconds: float, last_view: QueueView | None = None) -> QueueView:
+        new_view = await self._engine.view(last_view.etag if last_view else None, seconds)
+        if new_view is None:
+            assert last_view is not None
+            return last_view
+        return replace(new_view, limits=self.options.limits)
 
     async def _require_queue(self) -> None:
         if not self._engine.existed:
@@ -524,11 +524,11 @@ class BlobBase(QueueBase, SupportsWorkers):
 
         operation = await self._session.storing.do(encoding, closed)
         while True:
-            [found] = await self._submit((operation,), commit.seconds_left, convert=answer)
-            if not isinstance(found, BulkConflicts):
-                return operation, commit.answer(found)
+            [result] = await self._submit((operation,), commit.seconds_left, convert=answer)
+            if not isinstance(result, BulkConflicts):
+                return operation, commit.answer(result)
             self._here().check_open()
-            operation = await self._session.storing.do(commit.ready(operation, found.rows), closed)
+            operation = await self._session.storing.do(commit.ready(operation, result.rows), closed)
 
     async def _with_payloads(self, request: Request, results: list[Any]) -> list[Any]:
         """Return the results of a request, with the payloads of the jobs that it claimed.

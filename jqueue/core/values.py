@@ -140,11 +140,11 @@ class ClaimedPayloads:
         wanted, surplus = self._within_memory(wanted)
         loop = asyncio.get_running_loop()
         patience = min([self._objects.call_timeout, *(job.claim_timeout / 2 for job in wanted if job.claim_timeout)])
-        found = await self._objects.load(wanted, max(LEAST, min(patience, until - loop.time())))
-        found |= dict.fromkeys([job.id for job in surplus], StorageError("the memory of one call is full"))
+        answers = await self._objects.load(wanted, max(LEAST, min(patience, until - loop.time())))
+        answers |= dict.fromkeys([job.id for job in surplus], StorageError("the memory of one call is full"))
         ended, failed = list[tuple[JobRecord, StorageError]](), list[tuple[JobRecord, StorageError]]()
         for job in wanted:
-            answer = found[job.id]
+            answer = answers[job.id]
             if isinstance(answer, JobRecord):
                 self._failures.pop(job.id, None)
             else:
@@ -159,7 +159,7 @@ class ClaimedPayloads:
         if failed and len(failed) == len(claimed) and all(each.hands_out_jobs for each in operations):
             raise NotLoadedError(failed[0][1])
         return [
-            [job for job in (found.get(job.id, job) for job in result) if isinstance(job, JobRecord | Lease)]
+            [job for job in (answers.get(job.id, job) for job in result) if isinstance(job, JobRecord | Lease)]
             if operation.hands_out_jobs and isinstance(result, list)
             else result
             for operation, result in zip(operations, results, strict=True)
@@ -344,17 +344,17 @@ class ValueObjects:
             jobs: jobs whose payloads are in objects.
             seconds: maximum time.
         """
-        found: dict[str, JobRecord | StorageError] = {}
+        answers: dict[str, JobRecord | StorageError] = {}
 
         async def load_one(job: JobRecord) -> None:
             assert job.payload_object is not None
             try:
-                found[job.id] = job.evolve(payload=await self.read(job.payload_object, seconds))
+                answers[job.id] = job.evolve(payload=await self.read(job.payload_object, seconds))
             except StorageError as error:
-                found[job.id] = error
+                answers[job.id] = error
 
         await some_at_once(load_one, list(jobs))
-        return found
+        return answers
 
     async def read(self, stored: StoredObject, seconds: float) -> bytes:
         """Return the content of an object.

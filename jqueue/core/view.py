@@ -150,8 +150,8 @@ class QueueView:
         """
         damage: dict[str, str] = {}
         jobs = self._in_order if in_order else self._hot if hot else self._as_kept
-        async with aclosing(jobs(now, selection, damage)) as found:
-            async for job in found:
+        async with aclosing(jobs(now, selection, damage)) as records:
+            async for job in records:
                 yield job_of(job)
         _raise(damage)
 
@@ -170,8 +170,8 @@ class QueueView:
             StorageError: the store failed.
         """
         first, size, enough = FirstJobs([], False, {}), 0, math.inf if most_bytes is None else most_bytes
-        async with aclosing(self._in_order(now, selection, first.damage, (number, enough))) as found:
-            async for job in found:
+        async with aclosing(self._in_order(now, selection, first.damage, (number, enough))) as records:
+            async for job in records:
                 if len(first.jobs) == number or size > enough:
                     return first._replace(more=True)
                 first.jobs.append(job_of(job))
@@ -190,7 +190,7 @@ class QueueView:
         if not self.header.segments:
             return None
         parts = self._parts
-        if (known := parts.get("job", job_id)) is not None and (there := self._job(*known)) is not None:
+        if (cached_row := parts.get("job", job_id)) is not None and (there := self._job(*cached_row)) is not None:
             return job_of(there)
         damage: dict[str, str] = {}
         for name, entries in _by_object(self.header.segments).items():
@@ -201,8 +201,8 @@ class QueueView:
                     if all(each.is_taken(row) for each in entries):
                         continue
                     [rows] = await self._chunks(name, segment, index, [segment.chunk_of(row)])
-                    found = dict(rows)[row]
-                    if found.id == job_id and (there := self._job(*parts.keep("job", job_id, (name, row, found)))):
+                    row_job = dict(rows)[row]
+                    if row_job.id == job_id and (there := self._job(*parts.keep("job", job_id, (name, row, row_job)))):
                         return job_of(there)
             except DAMAGED as error:
                 _note(damage, name, error)
@@ -293,11 +293,11 @@ class QueueView:
         for job in self.records.values():
             if job.status is JobStatus.IN_PROGRESS:
                 claims.append((job.holder, 1, job.claimed_at or job.created_at))
-        found: dict[str, tuple[int, datetime]] = {}
+        tallies: dict[str, tuple[int, datetime]] = {}
         for holder, number, at in claims:
-            before, oldest = found.get(holder or "?", (0, at))
-            found[holder or "?"] = before + number, min(oldest, at)
-        return found
+            before, oldest = tallies.get(holder or "?", (0, at))
+            tallies[holder or "?"] = before + number, min(oldest, at)
+        return tallies
 
     async def state(self, now: datetime, *, hot: bool = False) -> QueueState:
         """Return this version as one value.
@@ -344,17 +344,17 @@ class QueueView:
 
     def damage(self) -> list[str]:
         """Return a sentence for each segment that is known to be missing or damaged: its jobs, and what to do."""
-        found = []
+        sentences = []
         for name, entries in _by_object(self.header.segments).items():
             if (why := self._parts.reader.damage.get(name)) is not None:
                 wait = counted(sum(each.waiting for each in entries), "job in it waits", "jobs in it wait")
                 leased = sum(each.leased for each in entries)
                 more = f" ({leased:,} more {'is' if leased == 1 else 'are'} leased)" if leased else ""
-                found.append(
+                sentences.append(
                     f"{WARNING}{name} ({entries[0].entrypoint}) cannot be read, and {wait}{more} until it is "
                     f"restored from a backup, or repaired with `jqueue repair`: {why}"
                 )
-        return found
+        return sentences
 
     # Jobs as they are kept
 
@@ -409,8 +409,8 @@ class QueueView:
                 except DAMAGED as error:
                     _note(damage, name, error)
 
-        async with aclosing(_one_ahead(pieces())) as found:
-            async for entries, rows in found:
+        async with aclosing(_one_ahead(pieces())) as pieces_ahead:
+            async for entries, rows in pieces_ahead:
                 for row, its in rows:
                     job = _job_in(entries, row, its)
                     if job is not None and selection.matches(job, now):
@@ -453,8 +453,8 @@ class QueueView:
                 source = self._waiting(selection, damage, due=due)
             else:
                 return
-            async with aclosing(source) as found:
-                async for job in found:
+            async with aclosing(source) as records:
+                async for job in records:
                     if is_chosen(job, phase):
                         yield job
 
@@ -539,8 +539,8 @@ class QueueView:
                 chunks = [each for each in chunks if each[1] != name]
                 continue
             for row, job in chain.from_iterable(read):
-                if not segment.is_taken(row) and is_chosen(known := segment.job_of(job)):
-                    heappush(held, ((job.priority, job.sequence), name, row, known))
+                if not segment.is_taken(row) and is_chosen(due_job := segment.job_of(job)):
+                    heappush(held, ((job.priority, job.sequence), name, row, due_job))
             if len(held) > most:
                 held = _first_of(held, number, size)
                 most = len(held) * 3 // 2 + segment.chunk_rows
@@ -577,11 +577,11 @@ class QueueView:
                 with_ready.append((segment.oldest, name))
         for oldest, name in sorted(with_ready):
             segment = segments[name]
-            known = builder.oldest_of(segment.entrypoint)
-            if known is not None and oldest >= known.timestamp():
+            oldest_so_far = builder.oldest_of(segment.entrypoint)
+            if oldest_so_far is not None and oldest >= oldest_so_far.timestamp():
                 break
-            found = datetime.fromtimestamp(await self._oldest(name, segment), UTC)
-            builder.count_waiting(segment.entrypoint, 0, 0, found)
+            ready_time = datetime.fromtimestamp(await self._oldest(name, segment), UTC)
+            builder.count_waiting(segment.entrypoint, 0, 0, ready_time)
 
     async def _due(self, name: str, segment: Segment, now: float) -> int:
         """Return the number of waiting rows that are not scheduled for later.
@@ -650,29 +650,29 @@ class QueueView:
     async def _outline(self, name: str, segment: Segment) -> SegmentIndex:
         """Return the index of a segment without its tables."""
         its = object_of(name)
-        known: SegmentIndex | None = self._parts.get("outline", its)
-        if known is None:
-            known = self._parts.keep("outline", its, (await self._index(name, segment)).without_tables())
-        return known
+        outline: SegmentIndex | None = self._parts.get("outline", its)
+        if outline is None:
+            outline = self._parts.keep("outline", its, (await self._index(name, segment)).without_tables())
+        return outline
 
     async def _times(self, name: str, segment: Segment, index: SegmentIndex, chunk: int) -> Sequence[float]:
         """Return the time at which each row of a chunk becomes ready, in seconds since 1970."""
         key = object_of(name), chunk
-        known: Sequence[float] | None = self._parts.get("times", key)
-        if known is None:
+        row_times: Sequence[float] | None = self._parts.get("times", key)
+        if row_times is None:
             [rows] = await self._chunks(name, segment, index, [chunk])
             times = array("d", [(job.run_at or job.created_at).timestamp() for _, job in rows])
-            known = self._parts.keep("times", key, times)
-        return known
+            row_times = self._parts.keep("times", key, times)
+        return row_times
 
     async def _chunks(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], prefix: str = ""
     ) -> list[Rows]:
         """Return the number and the job of each row of some chunks."""
         read = partial(self._parts.reader.chunks, name, segment, index, numbers, prefix)
-        found = await self._patiently(name, read)
+        numbered_chunks = await self._patiently(name, read)
         self._tell(segment, numbers)
-        return [list(enumerate(rows, number * segment.chunk_rows)) for number, rows in found]
+        return [list(enumerate(rows, number * segment.chunk_rows)) for number, rows in numbered_chunks]
 
     def _tell(self, segment: Segment, numbers: Sequence[int]) -> None:
         if self.looked is not None:
@@ -721,10 +721,10 @@ def _first_of(held: list[Held], number: float, size: float) -> list[Held]:
 
 def _by_object(entries: Mapping[str, Segment]) -> dict[str, list[Segment]]:
     """Return the entries of a manifest by the names of their segments."""
-    found: dict[str, list[Segment]] = {}
+    segment_entries: dict[str, list[Segment]] = {}
     for name, each in entries.items():
-        found.setdefault(object_of(name), []).append(each)
-    return found
+        segment_entries.setdefault(object_of(name), []).append(each)
+    return segment_entries
 
 
 def _job_in(entries: Sequence[Segment], row: int, job: JobRecord) -> JobRecord | None:

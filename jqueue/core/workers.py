@@ -89,17 +89,17 @@ class Workers:
                 asyncio.get_running_loop().call_soon(self.stops[run])
 
     def beat_after(
-        self, known: Mapping[str, WorkerRecord], at: float, beat: float, jitter: Callable[[float], float]
+        self, records: Mapping[str, WorkerRecord], at: float, beat: float, jitter: Callable[[float], float]
     ) -> float:
         """Return the seconds from a report to the next one.
 
         Args:
-            known: the records of all workers.
+            records: the records of all workers.
             at: time of the report, in seconds since 1970.
             beat: the largest number of seconds.
             jitter: draws a number from zero to its argument.
         """
-        others = [each for run, each in known.items() if run not in self.present and not each.is_lost(at)]
+        others = [each for run, each in records.items() if run not in self.present and not each.is_lost(at)]
         apart = min(APART, beat / 4 / (len(others) + 1))
         since = [(at - each.at) % beat for each in others]
         is_near = any(min(seconds, beat - seconds) < apart for seconds in since)

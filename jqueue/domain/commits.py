@@ -171,8 +171,8 @@ def _finished(header: Header, at: float, blob_bytes: int) -> dict[str, Any]:
     if fresh := len(finished) - sum(number for _, number in minutes):
         if fresh < 0:  # the table was edited by hand
             minutes, fresh = [], len(finished)
-        known = minutes.pop() if minutes and minutes[-1][0] >= minute else (minute, 0)
-        minutes.append((known[0], known[1] + fresh))
+        last_minute = minutes.pop() if minutes and minutes[-1][0] >= minute else (minute, 0)
+        minutes.append((last_minute[0], last_minute[1] + fresh))
     if minutes and minutes[0][0] < (since := minute - FINISHED_MINUTES):
         old = sum(number for began, number in minutes if began < since)
         surplus = max(0, min(old, len(finished) - FINISHED_KEPT))
@@ -244,10 +244,10 @@ def _recent_keys(header: Header, now: float) -> Mapping[str, Mapping[str, tuple[
     if not over:
         return header.recent_keys
     kept = {
-        entrypoint: {key: usage for key, usage in known.items() if (entrypoint, key) not in over}
-        for entrypoint, known in header.recent_keys.items()
+        entrypoint: {key: usage for key, usage in usage_by_key.items() if (entrypoint, key) not in over}
+        for entrypoint, usage_by_key in header.recent_keys.items()
     }
-    return {entrypoint: known for entrypoint, known in kept.items() if known}
+    return {entrypoint: usage_by_key for entrypoint, usage_by_key in kept.items() if usage_by_key}
 
 
 def _transactions(header: Header, now: float) -> Mapping[str, TransactionRecord]:

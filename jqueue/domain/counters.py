@@ -112,15 +112,15 @@ def bucket_of(seconds: float) -> int:
     return min(LAST_BUCKET, int(seconds * 1000).bit_length()) if seconds > 0 else 0
 
 
-def with_buckets(known: Durations, buckets: Iterable[tuple[int, int]], seconds: float) -> Durations:
+def with_buckets(histogram: Durations, buckets: Iterable[tuple[int, int]], seconds: float) -> Durations:
     """Return a histogram with more durations.
 
     Args:
-        known: the histogram.
+        histogram: the histogram.
         buckets: of the new durations, and the number of them in each.
         seconds: sum of the new durations.
     """
-    first, counts = known.first, list(known.counts)
+    first, counts = histogram.first, list(histogram.counts)
     for bucket, number in buckets:
         if not counts:
             first = bucket
@@ -131,21 +131,21 @@ def with_buckets(known: Durations, buckets: Iterable[tuple[int, int]], seconds: 
         if place >= len(counts):
             counts += [0] * (place - len(counts) + 1)
         counts[place] += number
-    return Durations(round(known.seconds + seconds, 3), first, tuple(counts))
+    return Durations(round(histogram.seconds + seconds, 3), first, tuple(counts))
 
 
-def with_durations(known: Durations, durations: Mapping[float, int]) -> Durations:
+def with_durations(total: Durations, durations: Mapping[float, int]) -> Durations:
     """Return a histogram with more durations, given with the number of each. One below 0 counts as 0: clocks differ."""
     buckets = [(bucket_of(seconds), number) for seconds, number in durations.items()]
-    return with_buckets(known, buckets, sum([seconds * number for seconds, number in durations.items() if seconds > 0]))
+    return with_buckets(total, buckets, sum([seconds * number for seconds, number in durations.items() if seconds > 0]))
 
 
-def windows_after(known: Counters, at: float) -> tuple[Window, ...]:
+def windows_after(counters: Counters, at: float) -> tuple[Window, ...]:
     """Return the windows at a time, in seconds since 1970, given the counters before anything that happened then."""
-    windows = known.windows
+    windows = counters.windows
     if len(windows) == len(WINDOWS) and -AHEAD < at - windows[0].number * WINDOWS[0] < WINDOWS[0]:
         return windows  # a stretch of any window begins with one of the first
-    now, moved = known.totals[:RATED], []
+    now, moved = counters.totals[:RATED], []
     for place, length in enumerate(WINDOWS):
         window = windows[place] if place < len(windows) else Window()
         number = max(0, int(at // length))
@@ -184,18 +184,18 @@ class _Sums:
 
     __slots__ = ("known", "runs", "totals", "waits")
 
-    def __init__(self, known: Counters) -> None:
-        self.known = known
-        self.totals = [*known.totals, *[0] * (len(KINDS) - len(known.totals))]
+    def __init__(self, last_counters: Counters) -> None:
+        self.known = last_counters
+        self.totals = [*last_counters.totals, *[0] * (len(KINDS) - len(last_counters.totals))]
         self.waits: dict[float, int] = {}
         self.runs: dict[float, int] = {}
 
     def counters(self, at: float) -> Counters:
         """Return the counters after the commit, at a time in seconds since 1970."""
-        known = self.known
-        waits = with_durations(known.waits, self.waits) if self.waits else known.waits
-        runs = with_durations(known.runs, self.runs) if self.runs else known.runs
-        return Counters(tuple(self.totals), waits, runs, windows_after(known, at), max(at, known.at))
+        last_counters = self.known
+        waits = with_durations(last_counters.waits, self.waits) if self.waits else last_counters.waits
+        runs = with_durations(last_counters.runs, self.runs) if self.runs else last_counters.runs
+        return Counters(tuple(self.totals), waits, runs, windows_after(last_counters, at), max(at, last_counters.at))
 
 
 def with_moves(

@@ -71,8 +71,8 @@ def next_after(expression: str, timezone: str, moment: datetime) -> datetime:
         InvalidJobError: this machine cannot read the expression or the time zone, or the entry is never due.
     """
     check_cron(expression, timezone)
-    for found in _times_after(expression, timezone, moment):
-        return found
+    for due_time in _times_after(expression, timezone, moment):
+        return due_time
     raise InvalidJobError(f"the cron expression {shown(expression)} is never due")
 
 
@@ -92,9 +92,9 @@ def last_until(expression: str, timezone: str, due: datetime, moment: datetime) 
     last, until = due, moment  # the result is in [last, until]
     while until - last > timedelta(seconds=1):
         middle = last + (until - last) / 2
-        found = next(_times_after(expression, timezone, middle), None)
-        if found is not None and found <= moment:
-            last = found
+        due_time = next(_times_after(expression, timezone, middle), None)
+        if due_time is not None and due_time <= moment:
+            last = due_time
         else:
             until = middle
     times = _times_after(expression, timezone, last)
@@ -108,11 +108,11 @@ def _times_after(expression: str, timezone: str, moment: datetime) -> Iterator[d
     """
     last = moment
     try:
-        for found in CronSim(expression, moment.astimezone(_zone(timezone))):
-            found = found.astimezone(UTC)
-            if found > last:
-                last = found
-                yield found
+        for due_time in CronSim(expression, moment.astimezone(_zone(timezone))):
+            due_time = due_time.astimezone(UTC)
+            if due_time > last:
+                last = due_time
+                yield due_time
     except (CronSimError, OverflowError, ValueError):
         return
 

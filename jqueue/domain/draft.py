@@ -149,16 +149,16 @@ class IndexedJobs(dict[str, JobRecord]):
             RowsMissingError: a segment may hold it, and its row is not loaded.
             SegmentDamagedError: a segment that may hold it cannot be read.
         """
-        found = self.loaded(job_id)
-        if found is None and self.rows.manifest.segments:
+        job = self.loaded(job_id)
+        if job is None and self.rows.manifest.segments:
             self.rows.find(job_id)
-        return found
+        return job
 
     def loaded(self, job_id: str) -> JobRecord | None:
         """Return the job with an id if it is in the table, or in progress in a lease and loaded; None if not."""
-        found = self.get(job_id)
-        leased = self.rows.leased(job_id) if found is None and self.rows.manifest.segments else None
-        return found if leased is None else leased.job
+        record = self.get(job_id)
+        leased = self.rows.leased(job_id) if record is None and self.rows.manifest.segments else None
+        return record if leased is None else leased.job
 
     def find_key(self, key: str) -> str | None:
         """Return the id of the job that holds a unique key; None if no job does. It raises errors as `find` does."""

@@ -29,8 +29,8 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 def parse_duration(text: str) -> float | None:
     """Return the seconds of a duration that a person wrote: 90s, 15m, 12h, 30d, 2w. None if it is not like that."""
-    found = _WRITTEN.fullmatch(text.strip())
-    seconds = math.inf if found is None else float(found[1]) * _UNITS[found[2]]
+    match = _WRITTEN.fullmatch(text.strip())
+    seconds = math.inf if match is None else float(match[1]) * _UNITS[match[2]]
     return seconds if seconds <= LONGEST else None
 
 

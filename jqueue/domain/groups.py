@@ -69,10 +69,10 @@ def count_moves(draft: Draft) -> Iterable[str]:
         if move.group in groups:
             counts.setdefault(move.group, Counter()).update(dict(_changes(move.before, move.after, move.jobs)))
     for group, count in counts.items():
-        known = groups[group]
-        changes = {name: max(0, getattr(known, name) + number) for name, number in count.items() if number}
+        record = groups[group]
+        changes = {name: max(0, getattr(record, name) + number) for name, number in count.items() if number}
         if changes:
-            draft.note(groups, group, known.evolve(**changes))
+            draft.note(groups, group, record.evolve(**changes))
     return dict.fromkeys([*changed, *counts])
 
 

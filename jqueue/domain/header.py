@@ -96,35 +96,35 @@ def by_name(records: Iterable[WorkerRecord]) -> tuple[WorkerRecord, ...]:
     runs: dict[tuple[str, str, int, float], WorkerRecord] = {}
     for record in records:
         run = (record.name, record.host, record.pid, record.started)
-        known = runs.get(run)
-        if known is not None:
-            changes = {"busy": known.busy + record.busy, "lost": known.lost and record.lost}
-            changes["stopping"] = known.stopping or record.stopping
-            record = record.evolve(at=max(known.at, record.at), **changes)
+        total = runs.get(run)
+        if total is not None:
+            changes = {"busy": total.busy + record.busy, "lost": total.lost and record.lost}
+            changes["stopping"] = total.stopping or record.stopping
+            record = record.evolve(at=max(total.at, record.at), **changes)
         runs[run] = record
     return tuple(runs[run] for run in sorted(runs))
 
 
-def replacing(known: WorkerRecord | None, record: WorkerRecord) -> WorkerRecord:
+def replacing(old_record: WorkerRecord | None, record: WorkerRecord) -> WorkerRecord:
     """Return the new record of a worker. It has an operator's order to stop if the one before has, and only then."""
-    stopping = known is not None and known.stopping
+    stopping = old_record is not None and old_record.stopping
     return record if record.stopping == stopping else record.evolve(stopping=stopping)
 
 
 def with_workers(
-    known: Mapping[str, WorkerRecord], own: Mapping[str, WorkerRecord | None], at: float
+    old_records: Mapping[str, WorkerRecord], own: Mapping[str, WorkerRecord | None], at: float
 ) -> Mapping[str, WorkerRecord]:
     """Return the records after a commit, without outdated ones.
 
     Args:
-        known: the records before it, by the id of the worker's run.
+        old_records: the records before it, by the id of the worker's run.
         own: the records of workers that commit; None for a worker that has ended.
         at: time of the commit, in seconds since 1970.
     """
-    records = {run: record for run, record in known.items() if run not in own and record.at + WORKER_AGE > at}
+    records = {run: record for run, record in old_records.items() if run not in own and record.at + WORKER_AGE > at}
     for run, record in own.items():
         if record is not None:
-            records[run] = replacing(known.get(run), record)
+            records[run] = replacing(old_records.get(run), record)
     surplus = len(records) - WORKERS_KEPT
     for run in sorted(records, key=lambda run: (records[run].stopping, records[run].at))[: max(0, surplus)]:
         del records[run]

@@ -87,10 +87,10 @@ def check_conflict(value: object) -> object:
 
 
 def _encoding(name: str, value: Any, limits: Limits) -> str:
-    known = get_args(Encoding)
-    if value not in known:
-        raise InvalidJobError(f"encoding must be one of {known} or None, got {shown(value)}")
-    return str(known[known.index(value)])
+    encodings = get_args(Encoding)
+    if value not in encodings:
+        raise InvalidJobError(f"encoding must be one of {encodings} or None, got {shown(value)}")
+    return str(encodings[encodings.index(value)])
 
 
 def _weight(name: str, value: Any, limits: Limits) -> float | None:
@@ -133,10 +133,10 @@ def _parents_bytes(parents: Sequence[str]) -> int:
 
 
 def _on_dead(name: str, value: object, limits: Limits) -> object:
-    known = get_args(OnDead)
-    if value not in known:
-        raise InvalidJobError(f"on_dead must be one of {known}, got {shown(value)}")
-    return known[known.index(value)]
+    choices = get_args(OnDead)
+    if value not in choices:
+        raise InvalidJobError(f"on_dead must be one of {choices}, got {shown(value)}")
+    return choices[choices.index(value)]
 
 
 def _as_given(name: str, value: object, limits: Limits) -> object:
@@ -404,13 +404,13 @@ def options_of(kind: type) -> Mapping[str, Option]:
     Args:
         kind: one of the `TypedDict`s here, or a `TypedDict` that inherits from them.
     """
-    found, types = {}, get_type_hints(kind)
+    options, types = {}, get_type_hints(kind)
     for name, hint in get_type_hints(kind, include_extras=True).items():
         given = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Option)), None)
         if given is not None:
             stored = name if given.field == SAME else given.field
-            found[name] = msgspec.structs.replace(given, name=name, type=types[name], field=stored)
-    return found
+            options[name] = msgspec.structs.replace(given, name=name, type=types[name], field=stored)
+    return options
 
 
 OPTIONS: Mapping[str, Option] = options_of(EnqueueOptions)
@@ -440,15 +440,15 @@ _BOUND = {
 }
 
 
-def check_names(verb: str, given: Iterable[str], known: Iterable[str]) -> None:
+def check_names(verb: str, given: Iterable[str], option_names: Iterable[str]) -> None:
     """Check that all given options of a verb are known.
 
     Raises:
         TypeError: one is not. The message names it.
     """
     for name in given:
-        if name not in known:
-            raise TypeError(f"{verb}: there is no option {name!r} (the options are {', '.join(known)})")
+        if name not in option_names:
+            raise TypeError(f"{verb}: there is no option {name!r} (the options are {', '.join(option_names)})")
 
 
 def check_options(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:

@@ -252,12 +252,12 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
         return FrozenHeaders()
     if not isinstance(value, Mapping):
         raise InvalidJobError(f"headers must be a mapping of str to str, got {type(value).__name__}")
-    size, found = 0, dict[str, str]()
+    size, headers = 0, dict[str, str]()
     for name, text in value.items():
         name = check_name("a header's name", name, limits)
         if not isinstance(text, str):
             raise InvalidJobError(f"header {name!r} must be a str, got {type(text).__name__}")
-        found[name] = text = exact(text)
+        headers[name] = text = exact(text)
         try:
             size += len(name.encode()) + len(text.encode())
         except UnicodeEncodeError:
@@ -267,7 +267,7 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
             f"headers take {size} bytes; the limit is {limits.header_bytes}. Put large texts into the payload, or set "
             "Limits(header_bytes=...)"
         )
-    return FrozenHeaders(found)
+    return FrozenHeaders(headers)
 
 
 def check_result(
@@ -290,14 +290,14 @@ def check_result(
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
         lists = b"[" * depth, text, b"]" * depth
-        found = from_json(b'{"job": {"result": %b%b%b}}' % lists, allow_inf_nan=False)["job"]["result"]
+        json_value = from_json(b'{"job": {"result": %b%b%b}}' % lists, allow_inf_nan=False)["job"]["result"]
     except (TypeError, ValueError, RecursionError):
         raise InvalidJobError(
             f"a {what} must be JSON: text, finite numbers, true, false, null, or lists and objects of them; "
             f"got {type(value).__name__}"
         ) from None
     for _ in range(depth):
-        found = found[0]
+        json_value = json_value[0]
     most = limits.result_bytes
     if most is None:
         most = RESULT_BYTES if object_bytes is None else max(RESULT_BYTES, limits.most_payload(objects=False))
@@ -306,7 +306,7 @@ def check_result(
             f"the {what} is {len(text)} bytes as JSON; the limit is {most}. Store it elsewhere and "
             "return its address, or set Limits(result_bytes=...)"
         )
-    return found, text
+    return json_value, text
 
 
 def check_progress(done: object, total: object, text: object) -> Progress:

@@ -60,10 +60,10 @@ class Manifest:
 
     def spans_there(self, name: str) -> list[Span]:
         """Return the rows of a segment whose jobs wait, or are leased, as `is_there` does one by one."""
-        found = list[Span]()
+        row_spans = list[Span]()
         for its, entry in self.entries_of(name).items():
-            found += without(entry.spans, ((row, row + 1) for row in self.taken.get(its, ())))
-        return sorted(found)
+            row_spans += without(entry.spans, ((row, row + 1) for row in self.taken.get(its, ())))
+        return sorted(row_spans)
 
     def current(self, name: str) -> Segment | None:
         """Return the entry of a segment, with the rows that the draft has taken; None if there is no such segment."""

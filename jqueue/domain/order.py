@@ -95,16 +95,16 @@ class LazyHeap:
 
         Only a few of the entries that are larger than the result are looked at.
         """
-        entries, found, places = self.entries, None, [0]
+        entries, entry, places = self.entries, None, [0]
         while places:
             place = places.pop()
-            if place >= len(entries) or (found is not None and entries[place] >= found):
+            if place >= len(entries) or (entry is not None and entries[place] >= entry):
                 continue
             if fits(entries[place]):
-                found = entries[place]  # no entry below this place is smaller
+                entry = entries[place]  # no entry below this place is smaller
             else:
                 places += (2 * place + 2, 2 * place + 1)
-        return found
+        return entry
 
 
 class Order:
@@ -380,8 +380,8 @@ class Order:
 
     def _is_current(self, entry: HeapEntry) -> bool:
         """Return True if an entry is the place of a job that waits. Unlike `_is_ready`, it changes nothing."""
-        found = self.jobs.get(entry[-1])
-        return found is not None and _has_place(found, entry)
+        job = self.jobs.get(entry[-1])
+        return job is not None and _has_place(job, entry)
 
     def _running(self, entrypoint: str) -> int:
         entries = self._rows.manifest.segments.values()

@@ -65,14 +65,14 @@ def awaited_rows(order: Order, rows: SegmentRows, parts: Iterable[tuple[str, Seq
     Raises:
         RowsMissingError: some may be among them, and the index of their segment is not loaded.
     """
-    wanted, found = [each for each in order.children if each not in order.jobs and is_awaited(order, each)], []
+    wanted, awaited_ids = [each for each in order.children if each not in order.jobs and is_awaited(order, each)], []
     for name, spans in parts if wanted else ():
         index = rows.manifest.indexes.get(name)
         if index is not None:
             places = ((each, row) for each in wanted for row in index.rows_of(each))
-            found += [each for each, row in places if any(first <= row < last for first, last in spans)]
+            awaited_ids += [each for each, row in places if any(first <= row < last for first, last in spans)]
         elif rows.damage_of(name) is None:
             raise RowsMissingError([Wanted(name, None)])
         else:
             order.unseen.update(dict.fromkeys(wanted))  # once the segment has left, they are found to be gone
-    return found
+    return awaited_ids

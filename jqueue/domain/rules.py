@@ -254,10 +254,10 @@ def key_opens_at(usage: KeyUsage, rules: Mapping[str, EntrypointRules], rated: R
         now: seconds since 1970.
     """
     (entrypoint, key), per = rated, rules[rated[0]].key_per or 0.0
-    known = usage.get(entrypoint, {})
-    if key not in known and are_full(usage):
+    spans_by_key = usage.get(entrypoint, {})
+    if key not in spans_by_key and are_full(usage):
         return now + per / KEY_SPANS
-    return opens_at(known.get(key, ()), now, rules[entrypoint].key_rate or 0, per)
+    return opens_at(spans_by_key.get(key, ()), now, rules[entrypoint].key_rate or 0, per)
 
 
 def are_full(usage: KeyUsage) -> bool:
@@ -270,10 +270,10 @@ def keys_over(
 ) -> list[RatedKey]:
     """Return the keys whose claims no longer count by any clock that differs by so many seconds; None: by a few."""
     over = []
-    for entrypoint, known in usage.items():
+    for entrypoint, spans_by_key in usage.items():
         per = (rules.get(entrypoint) or EntrypointRules()).key_per or 0.0
         apart = max(per, CLOCKS_DIFFER) if ahead is None else ahead
-        over += [(entrypoint, key) for key, spans in known.items() if is_long_over(spans, now, per, apart)]
+        over += [(entrypoint, key) for key, spans in spans_by_key.items() if is_long_over(spans, now, per, apart)]
     return over
 
 

@@ -182,13 +182,13 @@ class SegmentRows:
         segment = self.manifest.segments.get(name)
         if segment is None or segment.is_leased or object_of(name) in self._damaged:
             return []
-        loaded, found = self._chunks.get(object_of(name), ()), []
+        loaded, numbers = self._chunks.get(object_of(name), ()), []
         for chunk in range(segment.chunk_of(segment.next), segment.chunks):
             if chunk not in loaded and not segment.is_chunk_taken(chunk):
-                found.append(chunk)
-                if len(found) == number:
+                numbers.append(chunk)
+                if len(numbers) == number:
                     break
-        return found
+        return numbers
 
     def require(self, names: Iterable[str]) -> None:
         """Return if all rows of some entries are loaded, or cannot be read.
@@ -330,11 +330,11 @@ class SegmentRows:
 
     def leased(self, job_id: str) -> LeasedRow | None:
         """Return the place of a job in progress in a lease, and the job, if its row is loaded; None if it is not."""
-        found = self._leased.get(job_id)
-        segment = None if found is None else self.manifest.segments.get(found.lease)
-        if found is None or segment is None or not segment.is_leased or segment.is_taken(found.row):
+        place = self._leased.get(job_id)
+        segment = None if place is None else self.manifest.segments.get(place.lease)
+        if place is None or segment is None or not segment.is_leased or segment.is_taken(place.row):
             return None
-        return None if job_id in self._jobs else LeasedRow(found.lease, found.row, segment.job_of(found.job))
+        return None if job_id in self._jobs else LeasedRow(place.lease, place.row, segment.job_of(place.job))
 
     def leased_key(self, key: str) -> str | None:
         """Return the id of a leased job that holds a unique key, if its row is loaded; None if none does."""
@@ -352,18 +352,18 @@ class SegmentRows:
         if wanted := [each for each in chunks if not self.is_loaded(each)]:
             raise RowsMissingError(wanted)
         ids = {each.row: job_id for job_id, each in self._leased.items() if each.lease == lease}
-        found = [self.leased(ids[row]) for row in rows if row in ids]
-        return [each.job for each in found if each is not None]
+        leased_rows = [self.leased(ids[row]) for row in rows if row in ids]
+        return [each.job for each in leased_rows if each is not None]
 
     def waiting(self) -> Counter[str]:
         """Return the number of rows that wait and are not loaded, by entrypoint."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for name in self.manifest.segments:
             if (segment := self.manifest.current(name)) is not None:
-                found[segment.entrypoint] += segment.waiting
+                counts[segment.entrypoint] += segment.waiting
         for job_id in self.of:
-            found[self._jobs[job_id].entrypoint] -= 1
-        return +found
+            counts[self._jobs[job_id].entrypoint] -= 1
+        return +counts
 
     def has_waiting(self, entrypoint: str) -> bool:
         """Return True if a row of an entrypoint waits, loaded or not."""
@@ -411,14 +411,14 @@ class UnloadedRows:
         until, first = self._first_due.get(name, (NEVER, due))
         if until > at:
             return first
-        found, until = [], -NEVER
+        heads, until = [], -NEVER
         for chunk in self._rows.next_chunks(name, segment.chunks):
             since, (priority, sequence) = index.chunks[chunk].first.since, index.chunks[chunk].best
             if since > at:
                 until = since
                 break
-            found.append(_Head(priority, sequence + segment.offset, name, chunk, due.least))
-        first = min(found, default=due._replace(rank=NEVER, sequence=0))  # the manifest may know an earlier head
+            heads.append(_Head(priority, sequence + segment.offset, name, chunk, due.least))
+        first = min(heads, default=due._replace(rank=NEVER, sequence=0))  # the manifest may know an earlier head
         self._first_due[name] = until, first
         return first
 
@@ -498,11 +498,11 @@ class UnloadedRows:
         """Return the first rows of segments that are not loaded, ready ones and scheduled ones, in order."""
         if self._ready is None:
             self._ready, self._scheduled = {}, {}
-            known = self._head_of
+            head_of = self._head_of
             for name, segment in self._manifest.segments.items():
-                if name not in known:
-                    known[name] = self._head(name, segment)
-                head = known[name]
+                if name not in head_of:
+                    head_of[name] = self._head(name, segment)
+                head = head_of[name]
                 if head is not None:
                     table = self._scheduled if segment.scheduled else self._ready
                     table.setdefault(segment.entrypoint, []).append(head)

@@ -281,20 +281,20 @@ def has(spans: Sequence[Span], row: int) -> bool:
 
 def without(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:
     """Return spans in order, without the rows of others."""
-    found = []
+    remainder = []
     cuts, next_cut = joined(others), 0
     for first, last in joined(spans):
         while next_cut < len(cuts) and cuts[next_cut][0] < last:
             start, end = cuts[next_cut]
             if start > first:
-                found.append((first, start))
+                remainder.append((first, start))
             first = max(first, end)
             if end > last:
                 break  # it cuts the next span, too
             next_cut += 1
         if first < last:
-            found.append((first, last))
-    return found
+            remainder.append((first, last))
+    return remainder
 
 
 def common(spans: Sequence[Span], others: Iterable[Span]) -> list[Span]:
@@ -370,13 +370,13 @@ def _digest(app_id: str) -> str:
 
 def joined(spans: Iterable[Span]) -> list[Span]:
     """Return spans in order, with those joined that touch or overlap."""
-    found: list[Span] = []
+    runs: list[Span] = []
     for first, last in sorted(span for span in spans if span[0] < span[1]):
-        if found and first <= found[-1][1]:
-            found[-1] = found[-1][0], max(last, found[-1][1])
+        if runs and first <= runs[-1][1]:
+            runs[-1] = runs[-1][0], max(last, runs[-1][1])
         else:
-            found.append((first, last))
-    return found
+            runs.append((first, last))
+    return runs
 
 
 Sortable = TypeVar("Sortable", int, tuple[tuple[float, ...], int])
@@ -484,10 +484,10 @@ class HashTable:
                 yield self._hash(place), self.rows[place]
 
     def _hash(self, place: int) -> int:
-        found = self.hashes[place]
+        value = self.hashes[place]
         for column in self._others:
-            found = found << 64 | column[place]
-        return found
+            value = value << 64 | column[place]
+        return value
 
 
 class KeyTable(HashTable):

@@ -189,12 +189,12 @@ class StatsBuilder:
                 self._tallies[held.entrypoint].count_claimed(held.left, held.claimed_at)
                 if held.holder is not None:
                     self._holders[held.holder] += held.left
-        known = {name: totals_of(each, now) for name, each in header.counters.items()}
+        totals_by_name = {name: totals_of(each, now) for name, each in header.counters.items()}
 
         def totals(name: str) -> Totals | None:
-            return known.get(name, Totals()) if header.queue else None
+            return totals_by_name.get(name, Totals()) if header.queue else None
 
-        names = sorted({*self._tallies, *paused, *known} - {OTHERS})
+        names = sorted({*self._tallies, *paused, *totals_by_name} - {OTHERS})
         entrypoints = {name: self._tallies[name].figures(now, name in paused, totals(name)) for name in names}
         whole = sum_of([*entrypoints.values(), EntrypointStats(totals=totals(OTHERS))])
         waiting = sum(each.ready + each.scheduled > 0 for each in entrypoints.values())
@@ -335,10 +335,10 @@ PARENTS_NAMED = 5
 
 def parents_named(job: Job, phases: Mapping[str, Phase]) -> list[str]:
     """Return the parents that a job waits for, the dead ones first: each with its phase if that is known."""
-    found = sorted(job.waits_for, key=lambda each: phases.get(each) is not Phase.DEAD)
-    words = {each: phases[each].replace("_", " ") if each in phases else "in a segment" for each in found}
-    named = [f"job {printable(each)}, which is {words[each]}" for each in found[:PARENTS_NAMED]]
-    more = len(found) - len(named)
+    parents = sorted(job.waits_for, key=lambda each: phases.get(each) is not Phase.DEAD)
+    words = {each: phases[each].replace("_", " ") if each in phases else "in a segment" for each in parents}
+    named = [f"job {printable(each)}, which is {words[each]}" for each in parents[:PARENTS_NAMED]]
+    more = len(parents) - len(named)
     return [*named, f"{more} more"] if more else named
 
 

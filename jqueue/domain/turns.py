@@ -81,21 +81,21 @@ def last_place(draft: Draft, entrypoint: str, priority: int, key: str | None, no
 def note_place(draft: Draft, entrypoint: str, priority: int, key: str | None, place: int) -> None:
     """Note the last place that was given to a key, if the clock runs."""
     name = clock_of(entrypoint, priority)
-    if (known := draft.header.fair.get(name)) is not None:
-        draft.note(known, _kept(draft, name, key), place)
+    if (last_places := draft.header.fair.get(name)) is not None:
+        draft.note(last_places, _kept(draft, name, key), place)
 
 
 def note_turn(draft: Draft, entrypoint: str, priority: int, key: str | None, place: int) -> None:
     """Note that a job was claimed: the clock moves to its place. A key whose last job it was is forgotten."""
     header, name = draft.header, clock_of(entrypoint, priority)
-    if (known := header.fair.get(name)) is None:
+    if (last_places := header.fair.get(name)) is None:
         return
     if place > header.turns.get(name, 0):
         draft.note(header.turns, name, place)
-    key = key if key is not None and key in known else ""
-    if known.get(key) == place:
-        draft.forget(known, key)
-        if not known:
+    key = key if key is not None and key in last_places else ""
+    if last_places.get(key) == place:
+        draft.forget(last_places, key)
+        if not last_places:
             stop(draft, name)
 
 
@@ -120,7 +120,7 @@ def running(header: Header, waiting: Mapping[str, int]) -> tuple[dict[str, int],
 
 def _kept(draft: Draft, name: str, key: str | None) -> str:
     """Return the key under which the last place of a key is kept."""
-    known = draft.header.fair[name]
-    if not key or key in known:
+    last_places = draft.header.fair[name]
+    if not key or key in last_places:
         return key or ""
     return key if sum(map(len, draft.header.fair.values())) < FAIR_KEYS_KEPT else ""

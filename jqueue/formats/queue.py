@@ -306,15 +306,15 @@ class StoreCalls(Session):
     async def _refresh(self) -> None:
         """Read the store into the mirror, if it may have changed."""
         try:
-            found, young_until = await self._call(self._scan)
+            state, young_until = await self._call(self._scan)
         except BaseException:
             self._watch.failed()
             raise
         ended, draft = self.clock.monotonic(), self._draft
-        if found is not None:
-            jobs, finished, self._loaded = found
-            known, self._stored = self._stored, {each.job.id: each for each in jobs}
-            changed = [each.job for job_id, each in self._stored.items() if known.get(job_id) != each]
+        if state is not None:
+            jobs, finished, self._loaded = state
+            previous_jobs, self._stored = self._stored, {each.job.id: each for each in jobs}
+            changed = [each.job for job_id, each in self._stored.items() if previous_jobs.get(job_id) != each]
             gone = draft.jobs.keys() - self._stored.keys()
             draft.load(changed, gone)
             draft.jobs.dirty.clear()
@@ -333,13 +333,13 @@ class StoreCalls(Session):
 
         A cancelled caller never gets the result. The mirror is then behind `_scans`, and the next read scans again.
         """
-        began, found = self.clock.monotonic(), None
+        began, state = self.clock.monotonic(), None
         if self._loaded != self._scans or self.store.may_have_changed():
             self._scans += 1
             jobs = self.store.scan(self.now())
-            found = jobs, self.store.finished(), self._scans  # the acks last: a job missing above is known as finished
+            state = jobs, self.store.finished(), self._scans  # the acks last: a job missing above is known as finished
         ended = self.clock.monotonic()
-        return found, ended + READ_INTERVALS * (ended - began)
+        return state, ended + READ_INTERVALS * (ended - began)
 
     def _shared_time(self) -> datetime | None:
         """Return the time, on which programs that share a store agree; None if the store says when claims expire."""
@@ -479,13 +479,13 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
     def _now(self) -> datetime:
         return self._session.now()
 
-    async def _view(self, seconds: float, known: QueueView | None = None) -> QueueView:
+    async def _view(self, seconds: float, last_view: QueueView | None = None) -> QueueView:
         reader = self._reader()
         jobs, absent = await reader.look(reader.read_all, seconds)
         if (digest := hash(encode((jobs, absent)))) != self._digest:
             self._digest, self._version = digest, self._version + 1  # counted here, as a store has no versions
-        if known is not None and known.etag == str(self._version):
-            return known
+        if last_view is not None and last_view.etag == str(self._version):
+            return last_view
         size = sum(len(job.payload) for job in jobs)
         return QueueView(
             Header(version=self._version),

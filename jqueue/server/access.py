@@ -217,11 +217,11 @@ class KnownTokens:
         Raises:
             InvalidJobError: the file of the tokens cannot be read now.
         """
-        found = None
+        owner = None
         for caller in self.callers():  # all of them, so that the time tells nothing
             if hmac.compare_digest(value_of(caller.token_hash).encode(), value.encode()):
-                found = caller
-        return found
+                owner = caller
+        return owner
 
 
 class TokenFile(KnownTokens):
@@ -296,10 +296,10 @@ class Tokens:
         secret: makes the value of a cookie, so that it cannot be computed from the hashes in the file.
     """
 
-    def __init__(self, known: KnownTokens, cookie: str, secret: str) -> None:
+    def __init__(self, tokens: KnownTokens, cookie: str, secret: str) -> None:
         self.cookie = cookie
         self._secret = secret.encode()
-        self._known = known
+        self._known = tokens
 
     def __repr__(self) -> str:
         return f"Tokens({self._known}, {self.cookie!r})"
@@ -323,8 +323,8 @@ class Tokens:
         caller = self._known.caller(value, self._value)
         return None if caller is None or caller.role not in OF_THE_PAGE else caller
 
-    def _value(self, known: str) -> str:
-        return hmac.digest(self._secret, known.encode(), "sha256").hex()
+    def _value(self, token_hash: str) -> str:
+        return hmac.digest(self._secret, token_hash.encode(), "sha256").hex()
 
 
 def random_text() -> str:

@@ -169,12 +169,12 @@ def _enqueue(_: None, values: Values) -> Operation:
     return Enqueue(values["entrypoint"], _payload(values) or b"", priority=values["priority"] or 0, **options)
 
 
-def _set_schedule(known: Schedule | None, values: Values) -> Operation:
+def _set_schedule(entry: Schedule | None, values: Values) -> Operation:
     """Return the operation that sets an entry. Options of a known one that the page does not show stay as they are."""
-    options = {} if known is None else {name: getattr(known, name) for name in SCHEDULE_OPTIONS}
+    options = {} if entry is None else {name: getattr(entry, name) for name in SCHEDULE_OPTIONS}
     payload = _payload(values)
     if payload is None:
-        payload = b"" if known is None else known.payload
+        payload = b"" if entry is None else entry.payload
     options |= {"payload": payload, "timezone": values["timezone"] or "UTC", "priority": values["priority"] or 0}
     return SetSchedule(values["name"], values["cron"], values["entrypoint"], **options, by="operator")
 
@@ -440,13 +440,13 @@ class Request:
     async def _on_rules(self, action: Action, values: Values) -> dict[str, Any]:
         """Change the rules of an entrypoint, which must still be as the operator saw them."""
         name = Field("entrypoint", "", required=True).of(self.body)
-        known = self.view.header.entrypoints.get(name, EntrypointRules())
-        if self.body.get("seen") != rules_seen(known):
+        limits = self.view.header.entrypoints.get(name, EntrypointRules())
+        if self.body.get("seen") != rules_seen(limits):
             raise ChangedMeanwhileError("the limits of this entrypoint have changed meanwhile")
-        await self._result(Guarded(action.make(name, values), entrypoint=name, rules=known))
-        after = {**rules_seen(known), **values, "paused": known.paused if action.fields else self.name == "pause"}
-        seen = {key: after[key] for key in rules_seen(known)}
-        return {"done": 1, "name": name, "undo": _undo(action, known, {"entrypoint": name, "seen": seen})}
+        await self._result(Guarded(action.make(name, values), entrypoint=name, rules=limits))
+        after = {**rules_seen(limits), **values, "paused": limits.paused if action.fields else self.name == "pause"}
+        seen = {key: after[key] for key in rules_seen(limits)}
+        return {"done": 1, "name": name, "undo": _undo(action, limits, {"entrypoint": name, "seen": seen})}
 
     async def _on_jobs(self, action: Action, values: Values) -> dict[str, Any]:
         """Change one job, the jobs that were selected, or all that match the filters of a list."""

@@ -210,16 +210,16 @@ class _Dashboard:
     # Rights
 
     async def _role(self, request: Request) -> Role:
-        found = self._authorize(request)
-        if inspect.isawaitable(found):
-            found = await found
-        if found is None and isinstance(self._authorize, Tokens):
+        role = self._authorize(request)
+        if inspect.isawaitable(role):
+            role = await role
+        if role is None and isinstance(self._authorize, Tokens):
             raise HTTPException(
                 401, "you are not signed in: use the link that `jqueue dashboard` has printed, or a token"
             )
-        if found not in OF_THE_PAGE:
+        if role not in OF_THE_PAGE:
             raise HTTPException(403, "you may not look at this queue")
-        return Role(found)
+        return Role(role)
 
 
 async def _body(request: Request) -> Mapping[str, Any]:

@@ -298,10 +298,10 @@ async def first_jobs(view: View, query: Query, order: str, most: int) -> tuple[F
         return first, await search.unseen() if search.stopped else 0, search.looked
     next_jobs, plain = dict[str, Job](), Selection(selection.phases, selection.entrypoints)
     for phase in {Phase.READY, Phase.SCHEDULED} & (plain.phases or frozenset(Phase)):
-        found = await queue.first_jobs(LISTED, now, replace_fields(plain, phases=frozenset({phase})), LISTED_BYTES)
-        next_jobs |= {job.id: job for job in found.jobs if job.id not in queue.records}
-    known = sum([1 async for _ in queue.jobs(now, plain, hot=True)]) + len(next_jobs)
-    beyond = max(0, await queue.count(now, plain) - known)
+        listing = await queue.first_jobs(LISTED, now, replace_fields(plain, phases=frozenset({phase})), LISTED_BYTES)
+        next_jobs |= {job.id: job for job in listing.jobs if job.id not in queue.records}
+    count_here = sum([1 async for _ in queue.jobs(now, plain, hot=True)]) + len(next_jobs)
+    beyond = max(0, await queue.count(now, plain) - count_here)
     with suppress(JobsUnreadableError):  # it may be there
         if selection.text and (whole := await queue.find(selection.text)) and whole.id not in queue.records:
             next_jobs[whole.id] = whole

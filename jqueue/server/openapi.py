@@ -56,8 +56,8 @@ PROBLEM: dict[str, Any] = {
 
 
 def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
-    [query], known = msgspec.json.schema_components([endpoint.query], ref_template=TEMPLATE)
-    fields = known[query["$ref"].rpartition("/")[2]]["properties"]
+    [query], components = msgspec.json.schema_components([endpoint.query], ref_template=TEMPLATE)
+    fields = components[query["$ref"].rpartition("/")[2]]["properties"]
     schemas = {"id": {"type": "string", "minLength": 1}, "attempt": {"type": "integer", "minimum": 0}}
     return [
         *(
@@ -115,8 +115,8 @@ def openapi() -> bytes:
     types = list(
         dict.fromkeys(each for endpoint in ENDPOINTS for each in (*endpoint.answers, endpoint.body) if each is not None)
     )
-    schemas, known = msgspec.json.schema_components(types, ref_template=TEMPLATE)
-    for schema in known.values():
+    schemas, components = msgspec.json.schema_components(types, ref_template=TEMPLATE)
+    for schema in components.values():
         if "description" in schema:
             schema["description"] = schema["description"].partition("\n\n")[0]
     paths: dict[str, dict[str, Any]] = {}
@@ -135,7 +135,7 @@ def openapi() -> bytes:
         "security": [{"token": []}],
         "paths": paths,
         "components": {
-            "schemas": {**known, "Problem": PROBLEM},
+            "schemas": {**components, "Problem": PROBLEM},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }

@@ -108,23 +108,23 @@ class Lives:
         life = self._lives.setdefault(job_id, _Life(now))
         life.looked_at = now
         async with life.reading:
-            known = life.answer if life.last <= history.last else {}  # or else a backup of the queue was restored
-            events = known.get("events", [])
+            last_answer = life.answer if life.last <= history.last else {}  # or else a backup of the queue was restored
+            events = last_answer.get("events", [])
             is_over = bool(events) and events[0]["after"] is None and job_id not in view.queue.records
-            if known and (is_over or life.last == history.last):
-                return known
+            if last_answer and (is_over or life.last == history.last):
+                return last_answer
             created_at = None
-            if not known:
+            if not last_answer:
                 with suppress(JobsUnreadableError):  # it is not known when the job was enqueued
                     job = await view.queue.find(job_id)
                     created_at = None if job is None else job.created_at - BEFORE
-            after = life.last if known else 0
+            after = life.last if last_answer else 0
             new = await events_of(
                 self._queue, view=view.queue, job_id=job_id, since=created_at, after=after, last_life=True
             )
             every = new["events"] + events
-            more = new["more"] or known.get("more", False) or len(every) > EVENTS_SHOWN
-            missing = new["missing"] or known.get("missing")
+            more = new["more"] or last_answer.get("more", False) or len(every) > EVENTS_SHOWN
+            missing = new["missing"] or last_answer.get("missing")
             life.answer = {"events": every[:EVENTS_SHOWN], "more": more, "missing": missing}
             life.last = history.last
             return life.answer

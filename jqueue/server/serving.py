@@ -197,10 +197,10 @@ async def serve_until_stopped(
         OSError: the address cannot be used.
     """
     token = "" if settings.tokens else random_text()
-    known = settings.tokens or KnownTokens({token: Role.OPERATOR})
+    token_set = settings.tokens or KnownTokens({token: Role.OPERATOR})
 
     def page(cookie: str) -> ASGIApp:
-        return dashboard(queue, authorize=Tokens(known, cookie, random_text()), hosts=settings.names, others=others)
+        return dashboard(queue, authorize=Tokens(token_set, cookie, random_text()), hosts=settings.names, others=others)
 
     await _serve(page, settings, LAST_ANSWERS, lambda link: show(f"{link}#token={token}" if token else link))
 

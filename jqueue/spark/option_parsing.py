@@ -35,27 +35,27 @@ class OptionType:
     convert: Callable[[str], Any]
 
 
-def parse_options(options: Mapping[str, str], known: Mapping[str, OptionType]) -> dict[str, Any]:
+def parse_options(options: Mapping[str, str], kinds: Mapping[str, OptionType]) -> dict[str, Any]:
     """Return the given options, converted, under their known names.
 
     Args:
         options: as Spark passes them.
-        known: the existing options, with the kind of each.
+        kinds: the existing options, with the kind of each.
 
     Raises:
         InvalidJobError: an option is unknown, or its value cannot be converted.
     """
-    names = {plain(name): name for name in known}
+    names = {plain(name): name for name in kinds}
     parsed: dict[str, Any] = {}
     for option, text in options.items():
         name = names.get(plain(option))
         if name is not None:
             try:
-                parsed[name] = known[name].convert(text)
+                parsed[name] = kinds[name].convert(text)
             except ValueError:
-                raise InvalidJobError(f"option {name} takes {known[name].description}, got {shown(text)}") from None
+                raise InvalidJobError(f"option {name} takes {kinds[name].description}, got {shown(text)}") from None
         elif option.lower() not in OF_SPARK:
-            raise InvalidJobError(f"there is no option {shown(option)}: the options are {', '.join(sorted(known))}")
+            raise InvalidJobError(f"there is no option {shown(option)}: the options are {', '.join(sorted(kinds))}")
     return parsed
 
 

@@ -60,7 +60,7 @@ def java_problem() -> str | None:
     """Return why Spark cannot run here for lack of Java, in one line; None if it can."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which("java", path=os.path.join(home, "bin") if home else None)
-    found = "there is none"
+    problem = "there is none"
     if java is not None:
         try:
             answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
@@ -69,8 +69,8 @@ def java_problem() -> str | None:
         version = re.search(r'"((?:1\.)?(\d+)[^"]*)', answer)
         if version is not None and int(version[2]) >= JAVA_VERSION:
             return None
-        found = f"{java} " + ("does not run" if version is None else f"is {version[1]}")
-    return f"Spark needs Java {JAVA_VERSION} or newer, but {found}: install one, or set JAVA_HOME"
+        problem = f"{java} " + ("does not run" if version is None else f"is {version[1]}")
+    return f"Spark needs Java {JAVA_VERSION} or newer, but {problem}: install one, or set JAVA_HOME"
 
 
 def local_session(name: str = "jqueue", master: str = "local[*]", **settings: str) -> SparkSession:

@@ -224,11 +224,11 @@ class StagedObjects:
         if not isinstance(self._anchor, SupportsListing):
             return None
         anchor = self._anchor
-        found = await self._persist(lambda: anchor.list_beside(prefix), most)
+        entries = await self._persist(lambda: anchor.list_beside(prefix), most)
         now = anchor.store_time() if isinstance(anchor, SupportsStoreTime) else None
         if now is None:
             now = SystemClock().now()
-        return [(entry.suffix, (now - entry.modified) / timedelta(seconds=1)) for entry in found]
+        return [(entry.suffix, (now - entry.modified) / timedelta(seconds=1)) for entry in entries]
 
     async def _persist(self, request: Callable[[], Awaitable[Answer]], most: float = math.inf) -> Answer:
         """Repeat a request until it is answered, for at most `most` seconds, and no longer than the deadline."""

@@ -205,11 +205,11 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/rules.py", 'self.by == "program" and before.declared', "False and before.declared"
         ),
         "A worker's start overwrites an operator's cron entry": Bug(
-            "domain/operations/rules.py", 'known.declared is not None and self.by == "program"', "False"
+            "domain/operations/rules.py", 'old_entry.declared is not None and self.by == "program"', "False"
         ),
         "A paused cron entry fires": Bug("domain/rules.py", "if schedule.paused or (", "if ("),
         "A resumed cron entry fires for what it has missed": Bug(
-            "domain/operations/rules.py", "known if self.paused else without_missed(known, now)", "known"
+            "domain/operations/rules.py", "old_entry if self.paused else without_missed(old_entry, now)", "old_entry"
         ),
         "A pause is ignored": Bug("domain/order.py", "if rules.paused:", "if False:"),
         "A job held back by its concurrency key never becomes ready again": Bug(
@@ -282,7 +282,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/bulk.py", "[job.sequence] * step_of(job.fair_weight)", "[job.sequence]"
         ),
         "A key is forgotten before its last job is claimed": Bug(
-            "domain/turns.py", "if known.get(key) == place:", "if known.get(key, 0) >= place:"
+            "domain/turns.py", "if last_places.get(key) == place:", "if last_places.get(key, 0) >= place:"
         ),
         "The clock of the turns stands still": Bug(
             "domain/turns.py", "if place > header.turns.get(name, 0):", "if False:"
@@ -685,7 +685,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # Workers that show themselves, and some that stop others.
     WITHOUT_GROUPS(attended=1.0, shared=0.5): {
         "A worker's next record forgets that it was told to stop": Bug(
-            "domain/header.py", "known is not None and known.stopping", "False"
+            "domain/header.py", "old_record is not None and old_record.stopping", "False"
         ),
         "A worker is not told that its record says stop": Bug(
             "core/workers.py", "in records and records[run].stopping", "in ()"

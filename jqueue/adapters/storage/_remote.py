@@ -188,8 +188,8 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         Raises:
             StorageError: the store failed; the subclass says how.
         """
-        found = await self._call("read", lambda client: self._look(client, etag))
-        return None if found is None or found[1] == etag else found
+        snapshot = await self._call("read", lambda client: self._look(client, etag))
+        return None if snapshot is None or snapshot[1] == etag else snapshot
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         """Write the object if its etag is still `if_match`, and return its new etag.
@@ -341,10 +341,10 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         check_range(start, stop)
         if start == stop:
             return b""
-        found = await other._call("read", lambda client: other._look(client, None, (start, stop)))
-        if found is None or found[1] is None:
+        snapshot = await other._call("read", lambda client: other._look(client, None, (start, stop)))
+        if snapshot is None or snapshot[1] is None:
             raise ObjectMissingError(other.url)
-        return found[0]
+        return snapshot[0]
 
     async def remove_object(self, suffix: str) -> None:
         """Delete an object, which need not exist.

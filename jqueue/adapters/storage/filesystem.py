@@ -213,16 +213,16 @@ class LocalFileSystemStorage(ObjectFiles):
     def _read(self) -> tuple[bytes, str | None]:
         with storage_errors("read the queue file", self._file):
             for _ in range(_READS_WITHOUT_LOCK):
-                if (found := self._read_once()) is not None:
-                    return found
+                if (snapshot := self._read_once()) is not None:
+                    return snapshot
             with self._lock.acquire():
-                found = self._read_once()
-        if found is None:
+                snapshot = self._read_once()
+        if snapshot is None:
             raise StorageError(
                 f"{self._file!r} keeps changing while it is read: another program writes it without taking its lock. "
                 "Stop that program"
             )
-        return found
+        return snapshot
 
     def _read_once(self) -> tuple[bytes, str | None] | None:
         """Read without the lock. Return None if the file was replaced or edited meanwhile.
@@ -260,13 +260,13 @@ class LocalFileSystemStorage(ObjectFiles):
 
     def _write_on_condition(self, content: bytes, if_match: str | None, attempt: _WriteAttempt) -> str:
         # Before the lock, which would create a sidecar although there is no file, or a folder or link in its place.
-        found = file_status(self._file)
-        if (found is None) != (if_match is None):
+        first_status = file_status(self._file)
+        if (first_status is None) != (if_match is None):
             raise CASConflictError(self._describe_conflict(if_match))
         if if_match is None:
             create_folder(self._base)
         with closing(open_folder(self._base)) as folder:
-            with self._lock.acquire(self._mode if found is None else readers_and_writers(found)) as lock:
+            with self._lock.acquire(self._mode if first_status is None else readers_and_writers(first_status)) as lock:
                 self._remove_leftovers()
                 status: os.stat_result | None = None
                 with suppress(FileNotFoundError):

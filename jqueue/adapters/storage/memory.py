@@ -53,8 +53,8 @@ class InMemoryStorage(NoQueue):
 
     async def read_if_changed(self, etag: str) -> tuple[bytes, str | None] | None:
         """Return None while the object's etag is still `etag`, and otherwise the same as `read`."""
-        found = await self.read()
-        return None if found[1] == etag else found
+        snapshot = await self.read()
+        return None if snapshot[1] == etag else snapshot
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         """Write the object if its etag is still `if_match`, and return its new etag.
@@ -147,10 +147,10 @@ class InMemoryStorage(NoQueue):
         check_range(start, stop)
         await asyncio.sleep(0)
         with self._guard:
-            found = self._all.get(self._name + suffix)
-            if found is None or found._content is None:
+            stored_object = self._all.get(self._name + suffix)
+            if stored_object is None or stored_object._content is None:
                 raise ObjectMissingError(f"memory:{self._name}{suffix}")
-            return found._content[start:stop]
+            return stored_object._content[start:stop]
 
     async def remove_object(self, suffix: str) -> None:
         """Delete an object, which need not exist.

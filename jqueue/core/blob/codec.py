@@ -207,10 +207,10 @@ def _raw(record: Entry | None) -> Entry | msgspec.Raw | None:
 
 def _with_extra(record: Entry | Header) -> bytes:
     """Encode a record, with its unknown fields behind the others."""
-    known = encode_json(msgspec.structs.replace(record, extra=None))
+    known_json = encode_json(msgspec.structs.replace(record, extra=None))
     if not record.extra:
-        return known
-    return b"%b%b%b" % (known[:-1], b"," if len(known) > len(b"{}") else b"", encode_json(record.extra)[1:])
+        return known_json
+    return b"%b%b%b" % (known_json[:-1], b"," if len(known_json) > len(b"{}") else b"", encode_json(record.extra)[1:])
 
 
 def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:
@@ -291,7 +291,7 @@ def salvaged(data: bytes) -> tuple[bytes, int] | None:
     return join_blob(encode_header(msgspec.structs.replace(header, version=header.version + 1)), kept), len(kept)
 
 
-def take_whole(parsed: ParsedBlob, found: JobRecord | SetAside) -> bool:
+def take_whole(parsed: ParsedBlob, record: JobRecord | SetAside) -> bool:
     """Read a blob as a whole, in place, if one of its lines alone is not a job, but the whole blob is JSON.
 
     Returns:
@@ -300,7 +300,7 @@ def take_whole(parsed: ParsedBlob, found: JobRecord | SetAside) -> bool:
     Raises:
         InvalidBlobError: it is JSON, but not a queue that this version can read.
     """
-    if not parsed.may_be_whole or isinstance(found, JobRecord) or found.reason not in (NO_MEMBER, SEVERAL):
+    if not parsed.may_be_whole or isinstance(record, JobRecord) or record.reason not in (NO_MEMBER, SEVERAL):
         return False
     data, parsed.may_be_whole = parsed.data, False
     if b",\n," in data or b"{\n," in data:  # by `encode_asides`: a line, and so the whole, is not JSON
@@ -314,13 +314,13 @@ def take_whole(parsed: ParsedBlob, found: JobRecord | SetAside) -> bool:
 
 
 def reading_lines(
-    parsed: ParsedBlob, known: Mapping[bytes, str], unreadable: Mapping[bytes, SetAside]
+    parsed: ParsedBlob, ids_by_line: Mapping[bytes, str], unreadable: Mapping[bytes, SetAside]
 ) -> Slices[Contents]:
     """Read the lines of a blob, in slices.
 
     Args:
         parsed: the blob. It is read as a whole, in place, if its lines turn out not to be jobs.
-        known: job ids by known lines. These lines are not parsed.
+        ids_by_line: job ids by known lines. These lines are not parsed.
         unreadable: known lines that are not jobs.
     """
     read = Contents(set_aside=list(parsed.set_aside))
@@ -329,17 +329,17 @@ def reading_lines(
     for count, line in enumerate(splitting_lines(parsed.text), 1):
         if count % LINES_PER_SLICE == 0:
             yield
-        job_id = known.get(line)
+        job_id = ids_by_line.get(line)
         if job_id is None:
-            found: JobRecord | SetAside = unreadable.get(line) or read_line(line, undated)
-            if isinstance(found, SetAside):
-                if take_whole(parsed, found):
-                    return (yield from reading_lines(parsed, known, unreadable))
-                read.set_aside.append(found)
+            record: JobRecord | SetAside = unreadable.get(line) or read_line(line, undated)
+            if isinstance(record, SetAside):
+                if take_whole(parsed, record):
+                    return (yield from reading_lines(parsed, ids_by_line, unreadable))
+                read.set_aside.append(record)
                 continue
-            job_id = found.id
+            job_id = record.id
             if job_id not in read.lines:
-                read.jobs[job_id] = found
+                read.jobs[job_id] = record
                 if CREATED not in line:
                     read.undated.append(job_id)
         if job_id in read.lines:
@@ -448,8 +448,8 @@ def _read_header(content: Mapping[str, Any]) -> Header:
 
 def _place_of(fields: Mapping[str, Any], error: str) -> str:
     """Return what is wrong with a header, with the name of the row that has it."""
-    found = re.search(r"\$\.(\w+)\[\.\.\.\]", error)
-    name = "" if found is None else found[1]
+    match = re.search(r"\$\.(\w+)\[\.\.\.\]", error)
+    name = "" if match is None else match[1]
     for key, row in fields[name].items() if name else ():
         try:
             _decode(dump_json({"format": FORMAT, name: {key: row}}))
@@ -462,9 +462,9 @@ def _with_extra_apart(fields: Any, record: type[msgspec.Struct]) -> Any:
     """Return the JSON of a record with its unknown fields apart, where the record keeps them."""
     if not isinstance(fields, dict):
         return fields
-    known = [name for name in record.__struct_encode_fields__ if name]
-    extra = {name: value for name, value in fields.items() if name not in known}
-    return {**{name: fields[name] for name in fields if name in known}, "": extra} if extra else fields
+    field_names = [name for name in record.__struct_encode_fields__ if name]
+    extra = {name: value for name, value in fields.items() if name not in field_names}
+    return {**{name: fields[name] for name in fields if name in field_names}, "": extra} if extra else fields
 
 
 def _fault(header: Header) -> str | None:
@@ -575,13 +575,13 @@ class Blob:
 
         The draft stays as it is, and may change meanwhile.
         """
-        known = dict(self.draft.jobs)
+        draft_jobs = dict(self.draft.jobs)
         read = yield from self._reading(parsed)
-        found = {job.id: job for job in parsed.jobs}
-        found |= {job_id: read.jobs.get(job_id) or known[job_id] for job_id in read.lines}
-        if (placed := number_unnumbered(jobs := list(found.values()))) is not jobs:
-            found = {job.id: job for job in placed}
-        return found, tuple(read.set_aside)
+        jobs_by_id = {job.id: job for job in parsed.jobs}
+        jobs_by_id |= {job_id: read.jobs.get(job_id) or draft_jobs[job_id] for job_id in read.lines}
+        if (placed := number_unnumbered(jobs := list(jobs_by_id.values()))) is not jobs:
+            jobs_by_id = {job.id: job for job in placed}
+        return jobs_by_id, tuple(read.set_aside)
 
     def settle(self, header: Header, size: int) -> None:
         """Note that the draft was committed under this header, as a blob of this size in bytes."""
@@ -591,21 +591,21 @@ class Blob:
     def _reading(self, parsed: ParsedBlob) -> Slices[Contents]:
         """Read a blob. Lines that the draft's jobs were read from, or written to, are not parsed again."""
         dirty = self.draft.jobs.dirty
-        known = {line: job_id for job_id, line in self.lines.items() if job_id not in dirty}
-        read = yield from reading_lines(parsed, known, {aside.line: aside for aside in self.draft.set_aside})
+        ids_by_line = {line: job_id for job_id, line in self.lines.items() if job_id not in dirty}
+        read = yield from reading_lines(parsed, ids_by_line, {aside.line: aside for aside in self.draft.set_aside})
         return read
 
     def _warn(self, before: Container[bytes]) -> None:
-        found = [aside for aside in self.draft.set_aside if aside.line not in before]
-        for aside in found[:WARNINGS]:
+        new_asides = [aside for aside in self.draft.set_aside if aside.line not in before]
+        for aside in new_asides[:WARNINGS]:
             logger.warning(
                 "job %s cannot be read and is set aside: %s. Mend or remove its line in the queue's object",
                 shown(aside.key),
                 aside.reason,
             )
-        if len(found) > WARNINGS:
+        if len(new_asides) > WARNINGS:
             more = counted(
-                len(found) - WARNINGS,
+                len(new_asides) - WARNINGS,
                 "more line cannot be read as a job and is set aside",
                 "more lines cannot be read as jobs and are set aside",
             )

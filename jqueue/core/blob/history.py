@@ -50,8 +50,8 @@ def name_of(first: int) -> str:
 
 def first_of(suffix: str) -> int | None:
     """Return the number of the first event of the object with this suffix; None if the suffix is of another kind."""
-    found = _NAME.fullmatch(suffix)
-    return None if found is None else int(found[1])
+    match = _NAME.fullmatch(suffix)
+    return None if match is None else int(match[1])
 
 
 def encoding_object(queue: str, batches: Sequence[Raw]) -> Slices[bytes]:
@@ -86,8 +86,8 @@ def _crc(queue: str, content: bytes) -> int:
 
 def last_number(content: bytes) -> int | None:
     """Return the number of the last event that an object should have; None if its first line does not tell it."""
-    found = _END.search(content)
-    return None if found is None else int(found[1])
+    match = _END.search(content)
+    return None if match is None else int(match[1])
 
 
 def decode_object(content: bytes, queue: str) -> list[bytes]:
@@ -100,8 +100,8 @@ def decode_object(content: bytes, queue: str) -> list[bytes]:
     Raises:
         InvalidBlobError: it is damaged, or belongs elsewhere.
     """
-    found = _END.search(content)
-    if found is None or int(found[3]) != _crc(queue, content[: found.start(2)] + content[found.end(2) :]):
+    end_mark = _END.search(content)
+    if end_mark is None or int(end_mark[3]) != _crc(queue, content[: end_mark.start(2)] + content[end_mark.end(2) :]):
         raise InvalidBlobError("its checksum does not match: it is cut off, was changed, or belongs to another queue")
     return content.split(b"\n")[:-1]
 

@@ -146,7 +146,7 @@ def set_duplicates_aside(
     twins = list(twins)
     taken = {*jobs, *(aside.key for aside in set_aside)} if twins else set()
     numbers: Counter[str] = Counter()
-    found = []
+    asides = []
     for job_id, line in twins:
         key = job_id
         while key in taken:
@@ -154,8 +154,8 @@ def set_duplicates_aside(
             key = f"{job_id} ({numbers[job_id] + 1})"
         taken.add(key)
         fields = from_json(b"{" + line + b"}")[job_id]
-        found.append(SetAside(key, raw_line(key, [TWICE, fields]), TWICE))
-    return found
+        asides.append(SetAside(key, raw_line(key, [TWICE, fields]), TWICE))
+    return asides
 
 
 def raw_line(key: str, fields: object) -> bytes:
@@ -177,10 +177,10 @@ def load_json(data: bytes) -> Any:
     repeated: list[str] = []
 
     def members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
+        fields = dict(pairs)
+        if len(fields) != len(pairs):
             repeated.append(Counter(name for name, _ in pairs).most_common(1)[0][0])
-        return found
+        return fields
 
     content = json.loads(data, object_pairs_hook=members)
     if repeated:

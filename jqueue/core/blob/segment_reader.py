@@ -173,13 +173,13 @@ class SegmentReader:
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     """Return the first and the last number of each run of numbers that follow each other."""
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     for number in sorted(numbers):
-        if found and number == found[-1][1] + 1:
-            found[-1] = found[-1][0], number
+        if runs and number == runs[-1][1] + 1:
+            runs[-1] = runs[-1][0], number
         else:
-            found.append((number, number))
-    return found
+            runs.append((number, number))
+    return runs
 
 
 def pieces_of(entries: Sequence[Segment], index: SegmentIndex) -> list[list[int]]:

@@ -242,9 +242,9 @@ class SegmentWriter:
         self, jobs: list[JobRecord], name: str, segment: Segment, index: SegmentIndex | None
     ) -> Sequence[int]:
         """Add the jobs of the rows of a segment that wait, and return the numbers of the rows."""
-        known = index if index is not None else await self._reader.index(name, segment)
+        segment_index = index if index is not None else await self._reader.index(name, segment)
         chunks, numbers = [chunk for chunk in range(segment.chunks) if not segment.is_chunk_taken(chunk)], array("q")
-        async with aclosing(self._reader.rows(name, segment, known, chunks, self._turn)) as several:
+        async with aclosing(self._reader.rows(name, segment, segment_index, chunks, self._turn)) as several:
             async for chunk, rows in several:
                 for number, job in enumerate(rows, chunk * segment.chunk_rows):
                     if not segment.is_taken(number):
@@ -275,9 +275,9 @@ def _last_of(jobs: Sequence[JobRecord], number: int, now: datetime) -> Slices[tu
         groups.setdefault((job.entrypoint, job.group, scheduled), []).append(
             (key_of(job).place(scheduled=scheduled), place)
         )
-    (*_, later), found = max(groups.items(), key=lambda group: len(group[1]), default=(("", None, False), []))
-    yield from sorting(found)
-    return later, [jobs[place] for _, place in found[-number:]] if number else []
+    (*_, later), places = max(groups.items(), key=lambda group: len(group[1]), default=(("", None, False), []))
+    yield from sorting(places)
+    return later, [jobs[place] for _, place in places[-number:]] if number else []
 
 
 def _to_merge(manifest: Manifest, sizes: Numbers, unreadable: Collection[str] = ()) -> list[str]:
@@ -300,14 +300,14 @@ def _to_merge(manifest: Manifest, sizes: Numbers, unreadable: Collection[str] = 
     largest = max(groups.values(), key=len)
     if len(largest) < (2 if crowded else sizes.merged):
         return []
-    found: list[str] = []
+    segment_names: list[str] = []
     number = taken = 0
     for _, name in sorted(largest):
         number, taken = number + manifest.segments[name].waiting, taken + bytes_of[name]
-        if found and (number > sizes.most_rows or taken > most_bytes):
+        if segment_names and (number > sizes.most_rows or taken > most_bytes):
             break
-        found.append(name)
-    return found if len(found) > 1 else []
+        segment_names.append(name)
+    return segment_names if len(segment_names) > 1 else []
 
 
 def _waiting_bytes(segment: Segment) -> int:

@@ -176,9 +176,9 @@ class SegmentLoader:
 
     def failure(self, names: Iterable[str]) -> StorageError:
         """Return the reason why the rows of late segments are not there, for the error of a call that needs them."""
-        found = [(name, load.failure) for name in names if (load := self._loads.get(name)) is not None]
-        where = ", ".join(f"{FOLDER}{name}" for name, _ in found)
-        why = next((error for _, error in found if error is not None), None)
+        failures = [(name, load.failure) for name in names if (load := self._loads.get(name)) is not None]
+        where = ", ".join(f"{FOLDER}{name}" for name, _ in failures)
+        why = next((error for _, error in failures if error is not None), None)
         return StorageError(f"the segment {where} could not be read yet", why)
 
     async def load(self, wanted: Iterable[Wanted], draft: Draft, *, fresh: bool) -> bool:
@@ -291,9 +291,9 @@ class SegmentLoader:
                 logger.info("segment %s%s of the queue can be read again", FOLDER, name)
         elif error is None:
             self._missed.discard(name)
-            for chunk, found in load.chunks:
+            for chunk, chunk_jobs in load.chunks:
                 if not rows.is_loaded(Wanted(name, chunk)):
-                    rows.load(name, chunk, found)
+                    rows.load(name, chunk, chunk_jobs)
         elif isinstance(error, DAMAGED) and not load.confirmed and aside is None:
             self._missed.add(name)  # it may have left the manifest before it was removed
         elif load.parts:

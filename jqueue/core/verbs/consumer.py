@@ -126,8 +126,8 @@ class LeaseVerbs(BlobBase, SupportsLeases):
         self.capabilities.require("leases")
         terms: dict[str, Any] = {"claim_timeout": claim_timeout, "holder": holder}
         operation = self._prepared(ClaimLease(entrypoint, rows=rows, least=least, inline=inline, **terms))
-        [found] = await self._submit((operation,), deadline, convert=nothing)  # resolve() hands out no claims
-        return found[0] if found else None
+        [leases] = await self._submit((operation,), deadline, convert=nothing)  # resolve() hands out no claims
+        return leases[0] if leases else None
 
     async def end_lease(
         self,

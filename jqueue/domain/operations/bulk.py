@@ -260,7 +260,7 @@ class EnqueueSegments(Operation, frozen=True):
             check_member(draft, group)
         remember(draft, self.transaction, now)
         offset = draft.jobs.last_sequence
-        found, old = {}, set[int]()
+        single_jobs, old = {}, set[int]()
         missing: list[Wanted] = []
         places = {turn: last_place(draft, *turn, now) for turn in (*self.numbers, *self.late)}
         behind = {turn: places[turn] for turn in self.numbers}
@@ -270,8 +270,8 @@ class EnqueueSegments(Operation, frozen=True):
             place = behind[turn] + self.place(turn, number) if turn in behind else offset + number
             try:
                 moves = len(draft.moves)
-                found[number] = job.change(draft, now, self.created_at, place)
-                if len(draft.moves) == moves or draft.moves[-1][2] is not found[number]:
+                single_jobs[number] = job.change(draft, now, self.created_at, place)
+                if len(draft.moves) == moves or draft.moves[-1][2] is not single_jobs[number]:
                     old.add(number)
             except RowsMissingError as error:  # the rows of all jobs are loaded at once
                 missing += error.wanted
@@ -299,7 +299,7 @@ class EnqueueSegments(Operation, frozen=True):
             )
         for feature in sorted(self.features) if named else ():
             draft.require(feature)
-        return BulkAdded(offset, floor, found, last, old, behind)
+        return BulkAdded(offset, floor, single_jobs, last, old, behind)
 
     def place(self, turn: Turn, number: int) -> int:
         """Return the number of a job among those of its fair key, from 1 on, given its number in the call."""
@@ -370,13 +370,13 @@ class EnqueueSegments(Operation, frozen=True):
 
 def comparing(segments: Sequence[NewSegment], index: SegmentIndex) -> Slices[Common]:
     """Return the rows of new segments that share hashes with a segment in the queue, given its index, in slices."""
-    found: Common = []
+    matches: Common = []
     for of_keys in (False, True):
         tables = _tables(segments, of_keys=of_keys)
         there: HashTable = (index.keys if of_keys else (yield from index.table_of_ids())) if tables else HashTable()
         alike = next((each for each in tables if each[1].has_hashes_of(there)), None)
         if alike is not None:  # a row of another table with one of these hashes is a duplicate
-            found.append((alike[0], there.rows, alike[1].rows))
+            matches.append((alike[0], there.rows, alike[1].rows))
             continue
         words = frozenset(there.hashes)
         for name_of_new, table in tables if words else ():
@@ -387,8 +387,8 @@ def comparing(segments: Sequence[NewSegment], index: SegmentIndex) -> Slices[Com
                     places.setdefault(hashed, []).append(row)
                 own = yield from _listing(table, shared)
                 pairs = [(place, row) for hashed, row in own for place in places.get(hashed, ())]
-                found.append((name_of_new, [place for place, _ in pairs], [row for _, row in pairs]))
-    return found
+                matches.append((name_of_new, [place for place, _ in pairs], [row for _, row in pairs]))
+    return matches
 
 
 def duplicate_rows(
@@ -401,11 +401,11 @@ def duplicate_rows(
         few: the single jobs.
         later: True to leave out the first of the rows that have the same.
     """
-    found: dict[str, set[int]] = {}
+    duplicates: dict[str, set[int]] = {}
     keys = [job.unique_key for job in few if job.unique_key is not None]
     for of_keys, texts in ((False, [job.id for job in few]), (True, keys)):
         for name, some in _rows_with(segments, texts, of_keys=of_keys):
-            found.setdefault(name, set()).update(some)
+            duplicates.setdefault(name, set()).update(some)
         tables, words = _tables(segments, of_keys=of_keys), set[int]()
         parts, starts = 1 + sum(len(table.rows) for _, table in tables) // HASHES_PER_SLICE, [0] * len(tables)
         for part in range(1, parts + 1):  # the hashes up to a number of all tables together
@@ -421,18 +421,18 @@ def duplicate_rows(
                 rows.setdefault(hashed, []).append((name, row))
         for several in rows.values():
             for name, row in several[later:] if len(several) > 1 else ():
-                found.setdefault(name, set()).add(row)
-    return found
+                duplicates.setdefault(name, set()).add(row)
+    return duplicates
 
 
 def _listing(table: HashTable, words: Collection[int]) -> Slices[list[tuple[int, int]]]:
     """Return the hashes of a table that begin with some numbers, and the row of each, in slices."""
-    found: list[tuple[int, int]] = []
+    entries: list[tuple[int, int]] = []
     for entry in table.among(words):
-        found.append(entry)
-        if len(found) % HASHES_PER_SLICE == 0:
+        entries.append(entry)
+        if len(entries) % HASHES_PER_SLICE == 0:
             yield
-    return found
+    return entries
 
 
 def _tables(segments: Iterable[NewSegment], *, of_keys: bool) -> list[tuple[str, HashTable]]:
@@ -486,8 +486,8 @@ class BulkJobs:
             caller_ids: for each, True if the caller has chosen its id.
             contents: the payload of each, which may be in an object.
         """
-        kinds, known = [(job.entrypoint, job.priority, job.fair_key) for job in jobs], self._known_kinds
-        self._kinds += [known.setdefault(kind, kind) for kind in kinds]
+        kinds, shared_kinds = [(job.entrypoint, job.priority, job.fair_key) for job in jobs], self._known_kinds
+        self._kinds += [shared_kinds.setdefault(kind, kind) for kind in kinds]
         self._ids.update((job.sequence, job.id) for job, own in zip(jobs, caller_ids, strict=True) if own)
         if self.whole is not None:
             payloads = [content if isinstance(content, bytes) else b"" for content in contents]

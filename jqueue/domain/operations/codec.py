@@ -106,8 +106,8 @@ class Guarded(Operation, frozen=True):
         if self.rules is not None and header.entrypoints.get(self.entrypoint, EntrypointRules()) != self.rules:
             return f"the limits of entrypoint {self.entrypoint!r} have changed"
         if self.schedule is not None:
-            known = header.schedules.get(self.schedule.name)
-            if known is None or _without_times(known) != _without_times(self.schedule):
+            entry = header.schedules.get(self.schedule.name)
+            if entry is None or _without_times(entry) != _without_times(self.schedule):
                 return f"cron entry {self.schedule.name!r} has changed, or was removed,"
         return None
 
@@ -268,9 +268,9 @@ class ClientBatch(Operation, frozen=True):
         header = draft.header
         record = header.clients.get(self.client)
         if record is not None and (record.sequence, record.token) == (self.sequence, self.token):
-            known = [self._known(record, place, draft, now) for place in range(len(self.operations))]
-            fitting = self._fitting(known)
-            return known[:fitting] + [each.lost_answer() for each in self.operations[fitting:]]
+            answers = [self._known(record, place, draft, now) for place in range(len(self.operations))]
+            fitting = self._fitting(answers)
+            return answers[:fitting] + [each.lost_answer() for each in self.operations[fitting:]]
         if record is not None and record.sequence >= self.sequence:
             raise BatchUnknownError("the client, or a copy of its process, has sent a later batch")
         if header.version < self.base or header.clients_evicted > self.base:

@@ -146,12 +146,12 @@ def kept_errors(draft: Draft, job: JobRecord, error: str, now: datetime) -> tupl
 
     A format that keeps no time of a claim keeps only the last error.
     """
-    known = job.errors
+    earlier_errors = job.errors
     if job.claimed_at is None:
-        return known
+        return earlier_errors
     text = cut_error(error, ATTEMPT_ERROR_BYTES)
-    errors = (*known, AttemptError(job.attempt, now, text, job.holder, job.claimed_at))[-ERRORS_KEPT:]
-    taken = sum(map(_size_of, known))
+    errors = (*earlier_errors, AttemptError(job.attempt, now, text, job.holder, job.claimed_at))[-ERRORS_KEPT:]
+    taken = sum(map(_size_of, earlier_errors))
     while not take_reserve(draft, sum(map(_size_of, errors)) - taken):
         errors = errors[1:]
     return errors

@@ -490,9 +490,9 @@ class Arrive(Operation, frozen=True):
         """Return True if a job in this queue is the arriving job."""
         if there.entrypoint != self.job.entrypoint:
             return False
-        stored, known = there.payload_object, self.job.payload_object
-        if stored is not None and known is not None:
-            return stored.sha256 == known.sha256
+        stored, new_object = there.payload_object, self.job.payload_object
+        if stored is not None and new_object is not None:
+            return stored.sha256 == new_object.sha256
         return not there.payload or there.payload == self.job.payload  # some formats read it only at the claim
 
     def job_ids(self) -> Sequence[str]:

@@ -144,10 +144,10 @@ class OpenGroup(OnGroup, frozen=True):
             QueueFullError: there are too many groups, or there is no room.
         """
         groups = draft.header.groups
-        if (known := groups.get(self.group)) is not None:
-            if known.closed:
+        if (stored_group := groups.get(self.group)) is not None:
+            if stored_group.closed:
                 raise GroupEndedError(self.group, "was closed before: give the group another id")
-            return status_of(self.group, known)
+            return status_of(self.group, stored_group)
         self._tidy(draft, now)
         if sum(not each.ended_at for each in groups.values()) >= GROUPS_KEPT:
             raise QueueFullError(

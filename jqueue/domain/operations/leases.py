@@ -104,16 +104,16 @@ class _Leases(Claims, frozen=True, kw_only=True):
         if jobs < self.least or parts < 1:
             return []
         edges = [segment.row_behind(jobs * part // parts) for part in range(1, parts)]
-        found = []
+        leases = []
         for lease_id, span in zip(ids, zip([0, *edges], [*edges, behind], strict=True), strict=False):
-            found.append(self._lease(draft, f"{object_of(name)}~{lease_id}", name, segment, span, now))
+            leases.append(self._lease(draft, f"{object_of(name)}~{lease_id}", name, segment, span, now))
         for job_id in [each for each, (there, its) in rows.of.items() if there == name and its < behind]:
-            draft.hide_row(job_id, next(each.id for each in found if not each.entry.is_taken(rows.of[job_id][1])))
+            draft.hide_row(job_id, next(each.id for each in leases if not each.entry.is_taken(rows.of[job_id][1])))
         if is_whole:
             draft.drop_segment(name)
         else:
             draft.name_segment(name, rows.manifest.advanced(name, segment, [(0, behind)]))
-        return found
+        return leases
 
     def worst_priority(self, draft: Draft, name: str, now: datetime) -> float | None:
         """Return a priority that no row of an entry may be behind if it is leased; None: any may be."""
@@ -312,7 +312,7 @@ class EndLease(Operation, frozen=True):
 
     def _alone(self, draft: Draft, lease: str, last: int, singles: Iterable[str]) -> dict[int, JobRecord]:
         """Return jobs of a lease by their rows, in order, without cancelled jobs, given their ids."""
-        rows, found, missing = draft.jobs.rows, dict[int, JobRecord](), set[Wanted]()
+        rows, jobs_by_row, missing = draft.jobs.rows, dict[int, JobRecord](), set[Wanted]()
         its, index = rows.manifest.spans_there(object_of(lease)), rows.manifest.indexes.get(object_of(lease))
         for job_id in singles:
             try:
@@ -322,12 +322,12 @@ class EndLease(Operation, frozen=True):
                 continue
             leased = rows.leased(job_id)
             if leased is not None and leased.lease == lease and leased.row < last:
-                found[leased.row] = leased.job
+                jobs_by_row[leased.row] = leased.job
             elif index is None or all(has(its, row) for row in index.rows_of(job_id)):  # it has not left meanwhile
                 raise JobNotFoundError(job_id)
         if missing:
             raise RowsMissingError(missing)
-        return dict(sorted(found.items()))
+        return dict(sorted(jobs_by_row.items()))
 
     @property
     def _claim(self) -> Claim:
@@ -395,15 +395,15 @@ class ClaimBatch(_Leases, frozen=True):
 
     def _singles_behind(self, missing: Wanted, draft: Draft) -> list[Wanted]:
         """Return the chunks behind a missing one, if its rows are claimed one by one: each load repeats the commit."""
-        rows, manifest, found = draft.jobs.rows, draft.jobs.rows.manifest, list[Wanted]()
+        rows, manifest, loads = draft.jobs.rows, draft.jobs.rows.manifest, list[Wanted]()
         index = manifest.indexes.get(missing.segment)
         if index is None or missing.chunk is None:
             return []
         for name, entry in manifest.entries_of(missing.segment).items():
             if index.single or entry.entrypoint in {*self.alone, *draft.header.entrypoints}:
                 wanted = -(-min(self.jobs, self.singles) // entry.chunk_rows)
-                found += [Wanted(missing.segment, chunk) for chunk in rows.next_chunks(name, min(CHUNKS_AHEAD, wanted))]
-        return [each for each in found if (each.chunk or 0) >= missing.chunk]
+                loads += [Wanted(missing.segment, chunk) for chunk in rows.next_chunks(name, min(CHUNKS_AHEAD, wanted))]
+        return [each for each in loads if (each.chunk or 0) >= missing.chunk]
 
     @property
     def _names(self) -> tuple[str, ...] | None:
@@ -415,27 +415,27 @@ class ClaimBatch(_Leases, frozen=True):
         return draft.jobs.order.best_priority_beside(name, self._names, now)
 
     def _claim(self, draft: Draft, now: datetime) -> list[JobRecord | Lease]:
-        found: list[JobRecord | Lease] = []
+        claims: list[JobRecord | Lease] = []
         several = self.least
         left, singles, ids = self.jobs, self.singles, [f"{self.lease_id}-{number}" for number in range(self.leases)]
         terms = {name: getattr(self, name) for name in Claims.__struct_fields__}
         one_by_one = Dequeue(self.entrypoints, **terms)
         while left and singles:
             if not draft.header.segments or not ids:
-                return [*found, *one_by_one.claim_next(draft, now, min(left, singles))]
+                return [*claims, *one_by_one.claim_next(draft, now, min(left, singles))]
             entry = draft.jobs.order.next_entry(self._names, now)
             if entry is None:
                 break
             leases = [] if entry[2] in self.alone else self.lease(draft, entry[-1], now, left, ids)
             if leases:
-                found += leases
+                claims += leases
                 left, ids, several = left - sum(each.rows for each in leases), ids[len(leases) :], self.least
                 continue
             jobs = one_by_one.claim_next(draft, now, min(left, singles, several))
             several *= 2  # a look for a lease takes time that grows with the jobs that were claimed before
-            found += jobs
+            claims += jobs
             left, singles = left - len(jobs), singles - len(jobs)
-        return found
+        return claims
 
 
 TRAVELLING = (ClaimLease, EndLease, ClaimBatch)

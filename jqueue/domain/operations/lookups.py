@@ -228,10 +228,10 @@ class AwaitChange(OnJob, frozen=True):
         Raises:
             JobNotFoundError: it is not in the queue, and not among the finished ids.
         """
-        found = Find(self.job_id).change(draft, now)
-        if not found:
+        jobs = Find(self.job_id).change(draft, now)
+        if not jobs:
             raise JobNotFoundError(self.job_id)
-        return [] if face_of(found[0]) == self.seen else found
+        return [] if face_of(jobs[0]) == self.seen else jobs
 
 
 class HeldBy(Operation, frozen=True):
@@ -299,15 +299,15 @@ class JobsInLeases(Operation, frozen=True):
         unread = held.keys() - rows.manifest.indexes.keys()
         if missing := [Wanted(name, None) for name in unread if rows.damage_of(name) is None]:
             raise RowsMissingError(missing)
-        found = list[tuple[str, str]]()
+        leased_ids = list[tuple[str, str]]()
         for job_id in self.ids:
             hashed = hash_of(job_id)
             for name, leases in held.items():
                 places = None if name in unread else rows.manifest.indexes[name].rows_of(job_id, hashed)
                 for lease, each in leases:
                     if places is None or not all(map(each.is_taken, places)):
-                        found.append((lease, job_id))
-        return found
+                        leased_ids.append((lease, job_id))
+        return leased_ids
 
 
 class LastSequence(Operation, frozen=True):

@@ -289,10 +289,10 @@ class Purge(Operation, frozen=True):
 
     def _doomed(self, draft: Draft, cutoff: datetime | None) -> list[JobRecord]:
         """Return the jobs in the table that are to be removed. A completed one stays while a child needs its result."""
-        found = _with_status(draft, self.status, self.entrypoint)
+        matches = _with_status(draft, self.status, self.entrypoint)
         if self.status is JobStatus.COMPLETED:
-            found = [job for job in found if job.id not in draft.jobs.order.children]
-        return [job for job in found if cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff]
+            matches = [job for job in matches if job.id not in draft.jobs.order.children]
+        return [job for job in matches if cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff]
 
     def references(self) -> Sequence[JobReference]:
         """Return the id of the job, if one is named."""
@@ -360,19 +360,19 @@ class Attend(Operation, frozen=True):
 
     def change(self, draft: Draft, now: datetime) -> list[str]:
         """Write the records. Return the runs of those workers that are to stop."""
-        known = draft.header.workers
+        records = draft.header.workers
         for run, record in self.workers.items():
             if record is not None:
                 record = record.evolve(at=min(record.at, now.timestamp()))
-                draft.note(known, run, replacing(known.get(run), record))
+                draft.note(records, run, replacing(records.get(run), record))
             else:
-                draft.forget(known, run)
+                draft.forget(records, run)
         return self.recovered(draft, now)
 
     def recovered(self, draft: Draft, at: datetime) -> list[str]:
         """Return the runs of those workers that are to stop."""
-        known = draft.header.workers
-        return [run for run in self.workers if run in known and known[run].stopping]
+        records = draft.header.workers
+        return [run for run in self.workers if run in records and records[run].stopping]
 
 
 class StopWorker(Operation, frozen=True):
@@ -395,19 +395,19 @@ class StopWorker(Operation, frozen=True):
         Raises:
             WorkerNotFoundError: no worker has the name.
         """
-        known = draft.header.workers
-        runs = [run for run, record in known.items() if record.is_named(self.worker, run)]
+        records = draft.header.workers
+        runs = [run for run, record in records.items() if record.is_named(self.worker, run)]
         if not runs:
             raise WorkerNotFoundError(self.worker)
         for run in runs:
-            if not known[run].stopping:
-                draft.note(known, run, known[run].evolve(stopping=True))
-        return [known[run] for run in runs]
+            if not records[run].stopping:
+                draft.note(records, run, records[run].evolve(stopping=True))
+        return [records[run] for run in runs]
 
     def recovered(self, draft: Draft, at: datetime) -> Any:
         """Return the records of the workers that have not left yet."""
-        known = draft.header.workers.items()
-        told = [record for run, record in known if record.stopping and record.is_named(self.worker, run)]
+        run_records = draft.header.workers.items()
+        told = [record for run, record in run_records if record.stopping and record.is_named(self.worker, run)]
         return told or self.lost_answer()
 
 

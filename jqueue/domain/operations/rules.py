@@ -325,30 +325,30 @@ class SetSchedule(AddsJobs, frozen=True):
         """
         values = {name: getattr(self, name) for name in Schedule.__struct_fields__ if hasattr(self, name)}
         values["headers"] = dict(self.headers or {})
-        known = draft.header.schedules.get(self.name)
+        old_entry = draft.header.schedules.get(self.name)
         next_at = next_after(self.cron, self.timezone, now)
-        if known is not None and known.declared is not None and self.by == "program":
-            declared = known.declared.evolve(**values)  # its time does not count
-            return _set_entry(draft, known.evolve(declared=declared), known, now)
+        if old_entry is not None and old_entry.declared is not None and self.by == "program":
+            declared = old_entry.declared.evolve(**values)  # its time does not count
+            return _set_entry(draft, old_entry.evolve(declared=declared), old_entry, now)
         fired: tuple[Fired, ...] = (passed_by(now),)
-        is_alike = known is not None and (known.cron, known.timezone) == (self.cron, self.timezone)
-        if known and is_alike and (known.fired or known.next_at - next_at < CLOCK_WAS_WRONG):
-            next_at, fired = known.next_at, known.fired  # the entry may be overdue: keep that
+        is_alike = old_entry is not None and (old_entry.cron, old_entry.timezone) == (self.cron, self.timezone)
+        if old_entry and is_alike and (old_entry.fired or old_entry.next_at - next_at < CLOCK_WAS_WRONG):
+            next_at, fired = old_entry.next_at, old_entry.fired  # the entry may be overdue: keep that
         values |= {"next_at": next_at, "fired": fired}
-        entry = Schedule(**values) if known is None else known.evolve(**values)
+        entry = Schedule(**values) if old_entry is None else old_entry.evolve(**values)
         if self.by == "operator" and entry.declared is None:  # of a new entry, it stands for what a program may declare
-            entry = entry.evolve(declared=(known or entry).evolve(fired=(), paused=False, extra=None))
-        return _set_entry(draft, entry, known, now)
+            entry = entry.evolve(declared=(old_entry or entry).evolve(fired=(), paused=False, extra=None))
+        return _set_entry(draft, entry, old_entry, now)
 
 
-def _set_entry(draft: Draft, entry: Schedule, known: Schedule | None, now: datetime) -> Schedule:
+def _set_entry(draft: Draft, entry: Schedule, old_entry: Schedule | None, now: datetime) -> Schedule:
     """Set an entry in place of a known one. Return it as callers see it.
 
     Raises:
         QueueFullError: there is no room.
     """
-    if entry != known:
-        size = schedule_bytes(entry) - (0 if known is None else schedule_bytes(known))
+    if entry != old_entry:
+        size = schedule_bytes(entry) - (0 if old_entry is None else schedule_bytes(old_entry))
         take_space(draft, size, f"the cron entry {entry.name!r}")
         draft.note(draft.header.schedules, entry.name, entry)
         if any(each is not None and each.encoding is not None for each in (entry, entry.declared)):
@@ -376,13 +376,13 @@ class PauseSchedule(Operation, frozen=True):
         Raises:
             InvalidJobError: there is no such entry; or it is resumed, and this machine cannot read its times.
         """
-        known = _entry(draft, self.name)
-        if known.paused == self.paused:
-            return as_shown(known, now)
+        old_entry = _entry(draft, self.name)
+        if old_entry.paused == self.paused:
+            return as_shown(old_entry, now)
         if self.paused:
             draft.require(CRON_PAUSE)
-        entry = known if self.paused else without_missed(known, now)
-        return _set_entry(draft, entry.evolve(paused=self.paused), known, now)
+        entry = old_entry if self.paused else without_missed(old_entry, now)
+        return _set_entry(draft, entry.evolve(paused=self.paused), old_entry, now)
 
 
 class Reset(Operation, frozen=True):
@@ -417,8 +417,8 @@ class Reset(Operation, frozen=True):
         if rules is not None and (limits := rules.declared) is not None:
             draft.change_rules(self.entrypoint, **given(limits), declared=None)
             was_set = True
-        if self.schedule and (declared := (known := _entry(draft, self.schedule)).declared) is not None:
-            _set_entry(draft, known.evolve(declared=None), known, now)
+        if self.schedule and (declared := (old_entry := _entry(draft, self.schedule)).declared) is not None:
+            _set_entry(draft, old_entry.evolve(declared=None), old_entry, now)
             SetSchedule(**given(declared)).change(draft, now)
             was_set = True
         return was_set
@@ -482,9 +482,9 @@ class Unschedule(Operation, frozen=True):
 
     def change(self, draft: Draft, now: datetime) -> bool:
         """Remove the entry."""
-        known = self.name in draft.header.schedules
+        was_set = self.name in draft.header.schedules
         draft.forget(draft.header.schedules, self.name)
-        return known
+        return was_set
 
 
 TRAVELLING = (Pause, Resume, SetLimits, Configure, SetSchedule, PauseSchedule, Reset, RunSchedule, Unschedule)

@@ -145,8 +145,8 @@ class DirqStore(JobFolder):
         self._journal.read()
         for name, stamp in listing:
             state = self._journal.known(name)
-            known = before.get(name)
-            stored = known[2] if known and known[:2] == (stamp, state) else self._stored_job(name, stamp[0], state)
+            entry = before.get(name)
+            stored = entry[2] if entry and entry[:2] == (stamp, state) else self._stored_job(name, stamp[0], state)
             self._seen[name] = stamp, state, stored
             if name in self._aside or stored.job.id in jobs:  # its element was renamed between two listings
                 continue

@@ -179,8 +179,8 @@ class TextQueueFile(JobFiles):
         """Return a message as a job. It has its payload only if the message has a note."""
         state, settles_at = self._journal.states.get(record.id, NO_STATE), self._records.settles_at(record)
         key = record.control, state, settles_at
-        known, stored = record.job
-        if known == key:
+        last_key, stored = record.job
+        if last_key == key:
             return stored  # type: ignore[no-any-return]
         note, place, is_dead = record.note or Note(""), state.order, record.control == FAILED
         if place is None or place > (len(self._records.data) + 1) * PLACES_PER_BYTE:  # it was truncated since

@@ -90,8 +90,8 @@ class VsqsFolder(JobFolder):
 
     def may_have_changed(self) -> bool:
         """Return True if the folder may have changed since the last scan."""
-        known = self._times_are_final and self._folder_times() == self._times
-        return not known or self._journal.may_have_changed()
+        is_unchanged = self._times_are_final and self._folder_times() == self._times
+        return not is_unchanged or self._journal.may_have_changed()
 
     def scan(self, now: datetime) -> list[StoredJob]:
         """Return every message and every dead job. An unchanged entry is the same object as in the last scan.

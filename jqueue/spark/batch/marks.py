@@ -93,7 +93,7 @@ class Marks:
 
     def places(self, state: int) -> list[int]:
         """Return the places of the jobs that have a state."""
-        found, place, wanted = [], -1, bytes([state])
+        positions, place, wanted = [], -1, bytes([state])
         while (place := self.states.find(wanted, place + 1, self._jobs)) >= 0:
-            found.append(place)
-        return found
+            positions.append(place)
+        return positions

@@ -201,10 +201,10 @@ class BatchClaims:
         return total
 
     def _end_of_job(
-        self, job: Job, known: Outcome | None, refused: JQueueError | None
+        self, job: Job, report: Outcome | None, refused: JQueueError | None
     ) -> tuple[Operation, Mapping[str, int]]:
         """Return the operation that ends the claim on a job, with what it counts."""
-        outcome = Outcome(*job.claim, "handed_back") if known is None or known.claim != job.claim else known
+        outcome = Outcome(*job.claim, "handed_back") if report is None or report.claim != job.claim else report
         if isinstance(refused, ResultWantedError):  # done again, its result is kept
             outcome = Outcome(*job.claim, "handed_back")
         elif refused is not None and outcome.kind == "succeeded":

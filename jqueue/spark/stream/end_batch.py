@@ -209,10 +209,10 @@ async def _stage(url: str, job_id: str, holder: str, outcomes: list[Outcome]) ->
         ids = tuple(each.job_id for each in outcomes)
         jobs, ranges, pairs = await queue.apply(HeldBy(holder), LeasesHeldBy(holder), JobsInLeases(ids))
         ours = {claim.id for claim in ranges}
-        known = {job.id for job in jobs} | {job_id for lease_id, job_id in pairs if lease_id in ours}
-        others = [each for each in ids if each not in known][:MOST_LOOKED_UP]  # lost by now, or of no job
-        found = await queue.apply(*map(Find, others)) if others else []
-        if missing := [each for each, job in zip(others, found, strict=True) if not job]:
+        held_ids = {job.id for job in jobs} | {job_id for lease_id, job_id in pairs if lease_id in ours}
+        others = [each for each in ids if each not in held_ids][:MOST_LOOKED_UP]  # lost by now, or of no job
+        other_jobs = await queue.apply(*map(Find, others)) if others else []
+        if missing := [each for each, job in zip(others, other_jobs, strict=True) if not job]:
             raise InvalidJobError(f"the batch has no row with the id {shown(missing[0])}")
         async with Staging(url, OUTCOMES_DEADLINE).opened() as objects:
             await objects.update(name_of_outcomes(claim_of(holder)), put)
