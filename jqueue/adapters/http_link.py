@@ -96,18 +96,18 @@ class BrokerDialer:
                 self._warned.add(url)
                 logger.warning("the broker at %s is not used: %s", printable(url), reason)
             return None
-        given = self._token or os.environ.get(TOKEN_VARIABLE)
-        if given and not _is_token(given):
+        tokens = self._token or os.environ.get(TOKEN_VARIABLE)
+        if tokens and not _is_token(tokens):
             raise StorageFatalError(f"{TOKEN_VARIABLE} is no token: it has spaces, or characters that are not ASCII")
         if self._context is None and url.startswith("https"):
             try:
                 self._context = await in_a_thread(lambda: ssl.create_default_context(cafile=self._ca_file))
             except OSError as error:
                 raise StorageFatalError(f"the file of certificates cannot be used: {error.strerror}") from None
-        return HTTPLink(url, self._token_for(url, given or ""), self._context)
+        return HTTPLink(url, self._token_for(url, tokens or ""), self._context)
 
-    def _token_for(self, url: str, given: str) -> str | None:
-        for each in given.split():
+    def _token_for(self, url: str, tokens: str) -> str | None:
+        for each in tokens.split():
             place, _, token = each.rpartition("#token=")
             if _origin(url) == _origin(place or self._origin or ""):
                 return token

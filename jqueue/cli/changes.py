@@ -103,9 +103,9 @@ def choosing(kind: str, *without: str) -> Callable[[Callable[..., None]], Callab
         without: names of options that this command does not take.
     """
 
-    def read(given: dict[str, Any]) -> Choice:
-        flags = (bool(given.get(name)) for name in ("every", "yes", "dry_run", "as_json"))
-        return Choice(given["job_id"], selection_of(given), *flags)
+    def read(values: dict[str, Any]) -> Choice:
+        flags = (bool(values.get(name)) for name in ("every", "yes", "dry_run", "as_json"))
+        return Choice(values["job_id"], selection_of(values), *flags)
 
     every = Annotated[bool, typer.Option("--all", help=f"All {kind} jobs.")]
     options = {"job_id": JobID, **FILTERS, "every": every, "yes": Yes, "dry_run": DryRun, "as_json": AsJSON}
@@ -244,8 +244,8 @@ def _change_one(url: str, job_id: str, choice: Choice, change: JobChange) -> Non
         _show(Tally(Counter([job.entrypoint])), change, choice)
         return
     values, sentence = change.answer(job, result)
-    told = f"the job ({printable(job.entrypoint)}) {sentence}"
-    tell({"id": job.id, "entrypoint": job.entrypoint, **values}, told, as_json=choice.as_json)
+    line = f"the job ({printable(job.entrypoint)}) {sentence}"
+    tell({"id": job.id, "entrypoint": job.entrypoint, **values}, line, as_json=choice.as_json)
 
 
 async def _counted(opened: OpenedQueue, selection: Selection, within: Selection, change: JobChange) -> Tally:
@@ -517,8 +517,8 @@ def _requeue_stale(url: str, choice: Choice, order: RequeueStale) -> None:
 
     number = on_queue(url, requeue)
     if choice.dry_run:
-        told = {"matched": number, "requeued": 0, "dry_run": True}
-        return tell(told, f"{jobs(number)} would be queued again", as_json=choice.as_json)
+        values = {"matched": number, "requeued": 0, "dry_run": True}
+        return tell(values, f"{jobs(number)} would be queued again", as_json=choice.as_json)
     tell({"requeued": number}, f"revoked: {counted(number, 'stale claim')}", as_json=choice.as_json)
 
 

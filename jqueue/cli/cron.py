@@ -62,19 +62,19 @@ def schedule(
         queue.capabilities.require("schedules")
         old_row = opened.view.header.schedules.get(name)
         times = {"cron": cron, "entrypoint": entrypoint, "timezone": timezone}
-        given = options | {key: value for key, value in times.items() if value is not None}
+        settings = options | {key: value for key, value in times.items() if value is not None}
         if (payload, file) != (None, None):
-            given["payload"] = await payload_of(payload, file, queue.options.limits, queue.capabilities)
-        if not given or (old_row is None and None in (cron, entrypoint)):
+            settings["payload"] = await payload_of(payload, file, queue.options.limits, queue.capabilities)
+        if not settings or (old_row is None and None in (cron, entrypoint)):
             new = 'give --cron "30 2 * * *" and --entrypoint NAME'
             raise RefusedError(f"{new}; or --remove, or --run-now" if old_row is None else "give what is to be changed")
-        if not isinstance(given.get("payload", b""), bytes):
+        if not isinstance(settings.get("payload", b""), bytes):
             raise RefusedError(
                 "the payload of a cron entry is kept in the queue itself, and this one is too large: store it "
                 "elsewhere, and give its address"
             )
-        kept = () if old_row is None else ("cron", "entrypoint", "timezone", "payload", *SCHEDULE_OPTIONS)
-        operation = SetSchedule(name, **{key: getattr(old_row, key) for key in kept} | given, by="operator")
+        old_keys = () if old_row is None else ("cron", "entrypoint", "timezone", "payload", *SCHEDULE_OPTIONS)
+        operation = SetSchedule(name, **{key: getattr(old_row, key) for key in old_keys} | settings, by="operator")
         entry = await opened.apply(operation if old_row is None else Guarded(operation, schedule=old_row))
         values = {"name": name, "cron": entry.cron, "timezone": entry.timezone, "entrypoint": entry.entrypoint}
         what = "added; the first" if old_row is None else "changed the entry of this name; the next"

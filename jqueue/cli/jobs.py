@@ -53,8 +53,8 @@ async def one_job(view: QueueView, now: datetime, job_id: str) -> Job:
     if (whole := await view.find(prefix)) is not None:
         return whole
     matches: list[Job] = []
-    with reading(view, "looking") as (told, _):
-        async with aclosing(told.jobs(now, Selection(id_prefix=prefix))) as jobs:
+    with reading(view, "looking") as (counting_view, _):
+        async with aclosing(counting_view.jobs(now, Selection(id_prefix=prefix))) as jobs:
             async for job in jobs:
                 matches.append(job)
                 if len(matches) > NAMED:

@@ -104,29 +104,29 @@ def selecting(*without: str) -> Callable[[Callable[..., None]], Callable[..., No
     return expanding("selection", {name: FILTERS[name] for name in FILTERS if name not in without}, selection_of)
 
 
-def selection_of(given: Mapping[str, Any]) -> Selection:
+def selection_of(options: Mapping[str, Any]) -> Selection:
     """Return the selection that the options mean.
 
     Raises:
         RefusedError: an option has a wrong value. The message names the option, but does not repeat the value.
     """
     for name in ("entrypoint", "holder", "key", "error", "payload", "id", "group"):
-        texts = given.get(name)
+        texts = options.get(name)
         if "" in (texts if isinstance(texts, list) else [texts]):
             raise RefusedError(f"--{name} is empty: give a text, or leave it out")
-    if any("\ud800" <= char <= "\udfff" for char in given.get("payload") or ""):
+    if any("\ud800" <= char <= "\udfff" for char in options.get("payload") or ""):
         raise RefusedError("--payload takes text in UTF-8")
-    words = [word for text in given.get("status") or () for word in text.split(",")]
+    words = [word for text in options.get("status") or () for word in text.split(",")]
     statuses = {word.strip().lower().replace("-", "_").replace(" ", "_") for word in words}
     if not statuses <= STATUSES.keys():
         raise RefusedError(f"--status takes {NAMES}")
     return Selection(
         phases=frozenset().union(*map(STATUSES.__getitem__, statuses)),
-        entrypoints=frozenset(given.get("entrypoint") or ()),
-        older_than=None if given.get("older_than") is None else with_unit("--older-than", given["older_than"]),
-        newer_than=None if given.get("newer_than") is None else with_unit("--newer-than", given["newer_than"]),
-        id_prefix=given.get("id"),
-        **{name: given.get(name) for name in ("holder", "key", "error", "payload", "group")},
+        entrypoints=frozenset(options.get("entrypoint") or ()),
+        older_than=None if options.get("older_than") is None else with_unit("--older-than", options["older_than"]),
+        newer_than=None if options.get("newer_than") is None else with_unit("--newer-than", options["newer_than"]),
+        id_prefix=options.get("id"),
+        **{name: options.get(name) for name in ("holder", "key", "error", "payload", "group")},
     )
 
 
@@ -307,8 +307,8 @@ def with_job_flags(listed: type) -> Callable[[Callable[..., None]], Callable[...
     flags = options_of(listed)
 
     def read(texts: dict[str, Any]) -> dict[str, Any]:
-        given = {name: text for name, text in texts.items() if text not in (None, [])}
-        return {name: _KINDS[_kind(flags[name])][1](flag_of(name, flags[name]), text) for name, text in given.items()}
+        values = {name: text for name, text in texts.items() if text not in (None, [])}
+        return {name: _KINDS[_kind(flags[name])][1](flag_of(name, flags[name]), text) for name, text in values.items()}
 
     return expanding("options", {name: _annotation(flag) for name, flag in flags.items()}, read)
 

@@ -134,8 +134,8 @@ async def _since(opened: OpenedQueue, figures: QueueStats, first: datetime, now:
     rows = dict[str, EntrypointStats]()
     for name in sorted({*stats_by_name, *totals_by_name}):
         row = stats_by_name.get(name, EntrypointStats())
-        kept = {window: getattr(row.totals or Totals(), window) for window in WINDOWS}
-        rows[name] = replace(row, totals=structs.replace(totals_by_name.get(name, Totals()), **kept))
+        window_rates = {window: getattr(row.totals or Totals(), window) for window in WINDOWS}
+        rows[name] = replace(row, totals=structs.replace(totals_by_name.get(name, Totals()), **window_rates))
     return replace(figures, entrypoints=rows, totals=sum([each.totals or Totals() for each in rows.values()], Totals()))
 
 
@@ -384,12 +384,12 @@ def _set_paused(url: str, entrypoint: str | None, every: bool, as_json: bool, or
         running = counted(whole.in_progress, "job in progress continues", "jobs in progress continue")
         sentence = f"paused until `jqueue resume`: {waiting}, {running}"
     if entrypoint is not None:
-        told: dict[str, Any] = {"paused": paused, "entrypoint": entrypoint, "changed": bool(changed)}
+        outcome: dict[str, Any] = {"paused": paused, "entrypoint": entrypoint, "changed": bool(changed)}
         already = f"this entrypoint was {'already' if paused else 'not'} paused"
-        return tell(told, sentence if changed else already, as_json=as_json)
+        return tell(outcome, sentence if changed else already, as_json=as_json)
     names = f" ({', '.join(map(printable, figures))})" if figures else ""
-    told = {"paused": paused, "entrypoints": list(figures), "changed": changed}
-    tell(told, f"{counted(len(figures), 'entrypoint')}{names}: {sentence}", as_json=as_json)
+    outcome = {"paused": paused, "entrypoints": list(figures), "changed": changed}
+    tell(outcome, f"{counted(len(figures), 'entrypoint')}{names}: {sentence}", as_json=as_json)
 
 
 def stop(
@@ -466,14 +466,14 @@ def limit(
 
     rules, changed = on_queue(url, change)
     by_operator = rules.declared is not None
-    told = {"running": rules.max_running, "paused": rules.paused} | {name: getattr(rules, name) for name in RATES}
+    values = {"running": rules.max_running, "paused": rules.paused} | {name: getattr(rules, name) for name in RATES}
     most = "no limit" if rules.max_running is None else f"at most {rules.max_running}"
     claims = "no limit" if rules.rate is None or rules.per is None else f"at most {rules.rate} in {length(rules.per)}"
     if rules.key_rate is not None and rules.key_per is not None:
         claims += f"; by key: at most {rules.key_rate} in {length(rules.key_per)}"
     words = f"in progress: {most}; claims: {claims}{'; set by an operator' if by_operator else ''}"
     words += "; this entrypoint is paused" if rules.paused else ""
-    tell({"entrypoint": entrypoint, **told, "by_operator": by_operator, "changed": changed}, words, as_json=as_json)
+    tell({"entrypoint": entrypoint, **values, "by_operator": by_operator, "changed": changed}, words, as_json=as_json)
 
 
 def configure(
@@ -527,11 +527,11 @@ def configure(
         if is_unset or text is not None:
             changes[name.replace("-", "_")] = None if text is None else read(f"--{name}", text)
     settings: QueueSettings = on_queue(url, lambda opened: certain(opened.queue.configure(**changes)))
-    kept, retention, limit = settings.history, settings.dead_retention, settings.blob_bytes
+    history_span, retention, limit = settings.history, settings.dead_retention, settings.blob_bytes
     words = {
         "dead_retention": "until they are purged" if retention is None else length(retention),
         "blob_bytes": "each program uses its own limit" if limit is None else size(limit),
-        "history": "not kept" if kept is None else length(kept),
+        "history": "not kept" if history_span is None else length(history_span),
         "history_payloads": "kept" if settings.history_payloads else "not kept",
     }
     values = {name: getattr(settings, name) for name in SETTINGS}

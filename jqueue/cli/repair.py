@@ -217,6 +217,6 @@ def _mended(data: bytes) -> tuple[bytes, dict[str, Any], str] | None:
     blob.draft.set_lines_aside(())
     last = blob.draft.jobs.last_sequence
     header = msgspec.structs.replace(parsed.header, version=parsed.header.version + 1, last_sequence=last)
-    kept = len(blob.lines)
-    words = f"{unreadable_lines(asides)}; {jobs(kept)} can be read"
-    return blob.encode(header), {"jobs": kept, "lines": len(asides)}, words
+    job_count = len(blob.lines)
+    words = f"{unreadable_lines(asides)}; {jobs(job_count)} can be read"
+    return blob.encode(header), {"jobs": job_count, "lines": len(asides)}, words

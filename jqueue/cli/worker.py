@@ -343,10 +343,10 @@ def run_worker(
         RefusedError: the worker cannot be run.
         typer.Exit: its module cannot be imported. The error has been printed.
     """
-    given = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is a value
+    flags = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is a value
     worker, several, formatter = find(options)
     try:
-        settings = {field.name: given[field.name] for field in fields(WorkerSettings) if field.name in given}
+        settings = {field.name: flags[field.name] for field in fields(WorkerSettings) if field.name in flags}
         worker.settings = replace(worker.settings, **settings)
         if (options["processes"] or 1) > 1:
             health = worker.settings.health

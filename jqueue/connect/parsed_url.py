@@ -173,13 +173,13 @@ def url_error(scheme: str, what: str) -> InvalidURLError:
     return InvalidURLError(f"the {scheme}:// URL {what}: it should look like {EXAMPLES[scheme]}")
 
 
-def or_none(convert: Callable[[Given], Value], given: Given, refusal: type[Exception] = ValueError) -> Value | None:
+def or_none(convert: Callable[[Given], Value], argument: Given, refusal: type[Exception] = ValueError) -> Value | None:
     """Return the result of a function, or None if it finds its argument wrong.
 
     The caller can then raise its own error outside of the function's error, which may show the argument.
     """
     try:
-        return convert(given)
+        return convert(argument)
     except refusal:
         return None
 

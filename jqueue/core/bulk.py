@@ -209,8 +209,8 @@ class SegmentCommit:
             for each in several:
                 out = without.get(each.name, ())
                 async for rows in self._jobs_of(each):
-                    if kept := [job.evolve(sequence=each.behind + job.sequence) for row, job in rows if row not in out]:
-                        jobs.extend(group, kept)
+                    if part := [job.evolve(sequence=each.behind + job.sequence) for row, job in rows if row not in out]:
+                        jobs.extend(group, part)
                     joined += [await self._written(*full) for full in jobs.full()]
             joined += [await self._written(*rest) for rest in jobs.rest()]
         return joined
@@ -434,9 +434,9 @@ class StagedCommit(SegmentCommit):
         if self._on_conflict != "return":
             return await super()._without(operation, rows)
         self._left_out += _number(rows)
-        kept = [each for each in operation.segments if each.name not in rows]
+        whole_segments = [each for each in operation.segments if each.name not in rows]
         some = [each for each in operation.segments if 0 < len(rows.get(each.name, ())) < each.segment.rows]
-        new = [*kept, *await self._joined(some, rows)]
+        new = [*whole_segments, *await self._joined(some, rows)]
         return await self._first(msgspec.structs.replace(operation, segments=new, read={}, common={}))
 
     async def _few_jobs(self, new: Sequence[NewSegment]) -> list[tuple[int, Enqueue]]:

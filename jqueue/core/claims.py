@@ -217,11 +217,11 @@ def _beside(newest: Entry, other: Entry) -> Entry:
     return (*newest[:3], (*other[:3], _without(newest[3], other[0])))
 
 
-def _cut(newest: Entry | None, kept: int) -> Entry | None:
+def _cut(newest: Entry | None, limit: int) -> Entry | None:
     """Drop the oldest entries of too many: their holder never ends one, and claims the job again and again."""
-    if newest is None or newest[3] is None or kept == 0:
-        return None if kept == 0 else newest
-    return (*newest[:3], _cut(newest[3], kept - 1))
+    if newest is None or newest[3] is None or limit == 0:
+        return None if limit == 0 else newest
+    return (*newest[:3], _cut(newest[3], limit - 1))
 
 
 def _take(table: dict[str, Entry], claim: Claim) -> Entry | None:
@@ -236,7 +236,7 @@ def _take(table: dict[str, Entry], claim: Claim) -> Entry | None:
     return None if entry is None else (*entry[:3], None)
 
 
-def _drop_oldest(table: dict[Any, Any], kept: int) -> None:
+def _drop_oldest(table: dict[Any, Any], limit: int) -> None:
     """Drop the oldest entries of a table. It is called for many of them at once, as it looks at all dropped before."""
-    for key in list(islice(table, len(table) - kept)):
+    for key in list(islice(table, len(table) - limit)):
         del table[key]

@@ -184,8 +184,8 @@ class HeartbeatManager:
         return job if held is None else Claim(*held.claim)
 
     def _interval(self, timeout: float) -> float:
-        given = self.interval
-        return heartbeat_interval(timeout) if given is None else max(SHORTEST_BEAT, given.total_seconds())
+        setting = self.interval
+        return heartbeat_interval(timeout) if setting is None else max(SHORTEST_BEAT, setting.total_seconds())
 
     def _age(self) -> float:
         """Seconds since the store last confirmed the claims, for the oldest confirmation; 0 if none is known here."""

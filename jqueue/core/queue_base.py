@@ -56,14 +56,14 @@ def place_of(queue: object) -> tuple[Any, ...]:
     Args:
         queue: a queue, a storage, or a store of jobs.
     """
-    kept: Any = storage_of(queue) or queue
-    path = getattr(kept, "path", None)
+    store: Any = storage_of(queue) or queue
+    path = getattr(store, "path", None)
     if isinstance(path, str | os.PathLike):
         return "path", os.path.realpath(os.fspath(path))
-    url, endpoint = getattr(kept, "url", None), getattr(kept, "endpoint_url", None)
+    url, endpoint = getattr(store, "url", None), getattr(store, "endpoint_url", None)
     if isinstance(url, str):
         return "url", url, endpoint
-    return "object", id(kept)
+    return "object", id(store)
 
 
 def is_same_place(one: object, other: object) -> bool:
@@ -485,7 +485,7 @@ class BlobBase(QueueBase, SupportsWorkers):
         stored, seconds = await self._session.storing.do(storing, closed)
         self._claims.saw_objects = True
         named = [operation for operation in stored if isinstance(operation, Operation)]
-        given = [before for before, after in zip(operations, stored, strict=True) if isinstance(after, Operation)]
+        originals = [before for before, after in zip(operations, stored, strict=True) if isinstance(after, Operation)]
         errors = [error for error in stored if isinstance(error, JQueueError)]
         if errors and atomic:
             raise errors[0]
@@ -493,7 +493,7 @@ class BlobBase(QueueBase, SupportsWorkers):
             return errors
 
         def in_place(results: list[Any]) -> list[Any]:
-            return _in_place(stored, with_given_payloads(given, named, results))
+            return _in_place(stored, with_given_payloads(originals, named, results))
 
         results = await self._submit(
             named, seconds, atomic=atomic, wait=wait, convert=lambda results: convert(in_place(results))

@@ -213,11 +213,11 @@ def handed_out(operations: Sequence[Operation], results: Sequence[Any]) -> list[
     ]
 
 
-def with_given_payloads(given: Sequence[Operation], named: Sequence[Operation], results: list[Any]) -> list[Any]:
+def with_given_payloads(originals: Sequence[Operation], named: Sequence[Operation], results: list[Any]) -> list[Any]:
     """Return the results of enqueues: a new job has the payload that was given as bytes.
 
     Args:
-        given: the operations as they were prepared.
+        originals: the operations as they were prepared.
         named: the same operations, with their objects.
         results: of these operations.
     """
@@ -230,7 +230,7 @@ def with_given_payloads(given: Sequence[Operation], named: Sequence[Operation], 
         and isinstance(result, JobRecord)
         and result.payload_object == stored.payload_object
         else result
-        for operation, stored, result in zip(given, named, results, strict=True)
+        for operation, stored, result in zip(originals, named, results, strict=True)
     ]
 
 

@@ -75,7 +75,7 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
         if ctx.is_cancelled:
             raise asyncio.CancelledError
         returned = normalize_json(value)
-        kept = {
+        outcome = {
             "args": result.args,
             "kwargs": result.kwargs,
             "return_value": returned,
@@ -84,22 +84,22 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
         }
         limits = options_of(ctx.queue).limits
         try:
-            check_result(kept, limits, limits.object_bytes if ctx.queue.capabilities.objects else None)
+            check_result(outcome, limits, limits.object_bytes if ctx.queue.capabilities.objects else None)
         except InvalidJobError as error:
             log_about(ctx.job, logging.WARNING, " is SUCCESSFUL, but its return value is not kept: %s", error)
-            kept["return_value"] = None
-        finished = {"_return_value": kept["return_value"], "finished_at": timezone.now()}
+            outcome["return_value"] = None
+        finished = {"_return_value": outcome["return_value"], "finished_at": timezone.now()}
         updated(result, status=TaskResultStatus.SUCCESSFUL, **finished)
-        return kept
+        return outcome
 
     def run(payload: bytes, ctx: Context) -> Any:
         close_old_connections()
         try:
             result, args = begin(payload, ctx)
             task_started.send_robust(sender, task_result=result)
-            kept = finish(result, task.func(*args, **result.kwargs), ctx)
+            outcome = finish(result, task.func(*args, **result.kwargs), ctx)
             task_finished.send_robust(sender, task_result=result)
-            return kept
+            return outcome
         except BaseException as error:
             raise named(error) from None
         finally:
@@ -112,9 +112,9 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
             try:
                 result, args = begin(payload, ctx)
                 await task_started.asend_robust(sender, task_result=result)
-                kept = finish(result, await task.func(*args, **result.kwargs), ctx)
+                outcome = finish(result, await task.func(*args, **result.kwargs), ctx)
                 await task_finished.asend_robust(sender, task_result=result)
-                return kept
+                return outcome
             except BaseException as error:
                 raise named(error) from None
             finally:

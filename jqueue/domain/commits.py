@@ -182,14 +182,14 @@ def _finished(header: Header, at: float, blob_bytes: int) -> dict[str, Any]:
     if not surplus:
         return {"finished_minutes": tuple(minutes)}
     floor = max(header.attempt_floor, *islice(finished.values(), surplus))
-    kept = Table(dict(islice(finished.items(), surplus, None)))
+    newest_ids = Table(dict(islice(finished.items(), surplus, None)))
     left = surplus
     while left:
         began, number = minutes.pop(0)
         if number > left:
             minutes.insert(0, (began, number - left))
         left -= min(left, number)
-    return {"finished": kept, "finished_minutes": tuple(minutes), "attempt_floor": floor}
+    return {"finished": newest_ids, "finished_minutes": tuple(minutes), "attempt_floor": floor}
 
 
 def _holds(header: Header, at: float) -> dict[str, KeyHold]:
@@ -201,17 +201,17 @@ def _holds(header: Header, at: float) -> dict[str, KeyHold]:
     return holds if len(living) == len(holds) else Table(living)
 
 
-def _evict(records: dict[str, Any], commit: Commit, kept: int) -> int:
+def _evict(records: dict[str, Any], commit: Commit, limit: int) -> int:
     """Remove the records that are too old by their age and version, or too many. Return the highest version of them.
 
     Args:
         records: of commits or clients.
         commit: the commit that is made.
-        kept: largest number of records that stay.
+        limit: largest number of records that stay.
     """
     at, version = commit.now.timestamp(), commit.id.base_version - commit.versions_kept
     gone = [key for key, record in records.items() if at - record.at > WRITER_AGE and record.version <= version]
-    if (surplus := len(records) - len(gone) - kept) > 0:
+    if (surplus := len(records) - len(gone) - limit) > 0:
         gone += sorted(records.keys() - gone, key=lambda key: (records[key].version, key))[:surplus]
     return max([records.pop(key).version for key in gone]) if gone else 0
 
@@ -243,20 +243,20 @@ def _recent_keys(header: Header, now: float) -> Mapping[str, Mapping[str, tuple[
     over = set(keys_over(header.recent_keys, header.entrypoints, now, KEY_AHEAD))
     if not over:
         return header.recent_keys
-    kept = {
+    recent_usage = {
         entrypoint: {key: usage for key, usage in usage_by_key.items() if (entrypoint, key) not in over}
         for entrypoint, usage_by_key in header.recent_keys.items()
     }
-    return {entrypoint: usage_by_key for entrypoint, usage_by_key in kept.items() if usage_by_key}
+    return {entrypoint: usage_by_key for entrypoint, usage_by_key in recent_usage.items() if usage_by_key}
 
 
 def _transactions(header: Header, now: float) -> Mapping[str, TransactionRecord]:
     """Return the transactions that are still remembered. If they are too many, the first to expire are dropped."""
-    kept = {app_id: record for app_id, record in header.transactions.items() if record.until > now}
-    surplus = len(kept) - TRANSACTIONS_KEPT
-    for app_id in sorted(kept, key=lambda app_id: kept[app_id].until)[: max(0, surplus)]:
-        del kept[app_id]
-    return kept
+    records = {app_id: record for app_id, record in header.transactions.items() if record.until > now}
+    surplus = len(records) - TRANSACTIONS_KEPT
+    for app_id in sorted(records, key=lambda app_id: records[app_id].until)[: max(0, surplus)]:
+        del records[app_id]
+    return records
 
 
 def recognise(header: Header, commit: CommitId) -> Verdict:

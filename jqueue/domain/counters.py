@@ -285,8 +285,8 @@ def _folded(counters: dict[str, Counters], at: float) -> dict[str, Counters]:
     surplus = len(by_age) + 1 - ENTRYPOINTS_COUNTED
     folded = [name for place, name in enumerate(by_age) if place < surplus or counters[name].at + IDLE < at]
     gone = {OTHERS, *folded}
-    kept = {name: each for name, each in counters.items() if name not in gone}
-    return {OTHERS: merged([counters.get(OTHERS, EMPTY), *(counters[name] for name in folded)]), **kept}
+    active_counters = {name: each for name, each in counters.items() if name not in gone}
+    return {OTHERS: merged([counters.get(OTHERS, EMPTY), *(counters[name] for name in folded)]), **active_counters}
 
 
 def merged(several: Iterable[Counters]) -> Counters:

@@ -406,10 +406,10 @@ def options_of(kind: type) -> Mapping[str, Option]:
     """
     options, types = {}, get_type_hints(kind)
     for name, hint in get_type_hints(kind, include_extras=True).items():
-        given = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Option)), None)
-        if given is not None:
-            stored = name if given.field == SAME else given.field
-            options[name] = msgspec.structs.replace(given, name=name, type=types[name], field=stored)
+        option = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Option)), None)
+        if option is not None:
+            stored = name if option.field == SAME else option.field
+            options[name] = msgspec.structs.replace(option, name=name, type=types[name], field=stored)
     return options
 
 
@@ -440,13 +440,13 @@ _BOUND = {
 }
 
 
-def check_names(verb: str, given: Iterable[str], option_names: Iterable[str]) -> None:
+def check_names(verb: str, names: Iterable[str], option_names: Iterable[str]) -> None:
     """Check that all given options of a verb are known.
 
     Raises:
         TypeError: one is not. The message names it.
     """
-    for name in given:
+    for name in names:
         if name not in option_names:
             raise TypeError(f"{verb}: there is no option {name!r} (the options are {', '.join(option_names)})")
 

@@ -216,14 +216,14 @@ def still_needed(usage: Sequence[Usage], now: float, per: float) -> list[Usage]:
     spans = [span for span in usage if span.last + keep > now and span.first - now <= FAR_AHEAD]
     if len(spans) <= MOST_SPANS:
         return spans
-    kept: list[Usage] = []
+    merged_spans: list[Usage] = []
     for span in sorted(spans):
-        if kept and span.last + per <= now and span.last - kept[-1].first <= keep / OLD_SPANS:
-            first, last, claims = kept.pop()
-            kept.append(Usage(first, max(last, span.last), claims + span.claims))
+        if merged_spans and span.last + per <= now and span.last - merged_spans[-1].first <= keep / OLD_SPANS:
+            first, last, claims = merged_spans.pop()
+            merged_spans.append(Usage(first, max(last, span.last), claims + span.claims))
         else:
-            kept.append(span)
-    return kept
+            merged_spans.append(span)
+    return merged_spans
 
 
 def is_long_over(usage: Sequence[Usage], now: float, per: float, ahead: float = FAR_AHEAD) -> bool:

@@ -333,8 +333,8 @@ def retired_after(
     }
     if not gone and not retired:
         return retired
-    kept = {name: at for name, at in retired.items() if now - at < retention.seconds}
-    return dict([*kept.items(), *gone.items()][-RETIRED_KEPT:])
+    recent_segments = {name: at for name, at in retired.items() if now - at < retention.seconds}
+    return dict([*recent_segments.items(), *gone.items()][-RETIRED_KEPT:])
 
 
 def staged_name(app_id: str, version: int, unique: str) -> str:

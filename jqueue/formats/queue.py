@@ -354,12 +354,12 @@ class StoreCalls(Session):
         unread: list[str] = []
         for _ in range(MOST_SCANS):
             self._scans += 1
-            kept = sorted(self.store.scan(self.now()), key=lambda entry: entry.job.sequence)
-            read |= {job.id: job for job in self.store.payloads([entry for entry in kept if entry.job.id not in read])}
-            before, unread = unread, [place for job, place in kept if job.id not in read]
+            jobs = sorted(self.store.scan(self.now()), key=lambda entry: entry.job.sequence)
+            read |= {job.id: job for job in self.store.payloads([entry for entry in jobs if entry.job.id not in read])}
+            before, unread = unread, [place for job, place in jobs if job.id not in read]
             if unread == before:  # none, or none that has moved
                 break
-        return [read[job.id] for job, _ in kept if job.id in read], not kept and not self.store.exists()
+        return [read[job.id] for job, _ in jobs if job.id in read], not jobs and not self.store.exists()
 
     async def look(self, work: Callable[[], Answer], seconds: float) -> Answer:
         """Run a function that only reads the store, and return its result."""

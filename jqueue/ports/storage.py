@@ -211,5 +211,5 @@ def storage_of(queue: object) -> Any:
 def time_of(queue: object, clock: Clock) -> datetime:
     """Return the time by the clock of a queue's store, or by another clock if the store has none."""
     storage = storage_of(queue)
-    told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
-    return told or clock.now()
+    shared_time = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
+    return shared_time or clock.now()

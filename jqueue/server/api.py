@@ -85,10 +85,10 @@ class Payload(_Body, frozen=True):
         Raises:
             InvalidJobError: it is given in more than one way.
         """
-        given = [each for each in (self.payload, self.text, self.json) if not isinstance(each, UnsetType)]
-        if len(given) > 1:
+        forms = [each for each in (self.payload, self.text, self.json) if not isinstance(each, UnsetType)]
+        if len(forms) > 1:
             raise InvalidJobError("give one of payload, text and json")
-        return b"".join(each.encode() if isinstance(each, str) else bytes(each) for each in given)
+        return b"".join(each.encode() if isinstance(each, str) else bytes(each) for each in forms)
 
 
 NewJob: Any = msgspec.defstruct(
@@ -434,8 +434,8 @@ class Api:
         return {**shown, "headers": dict(job.headers), "payload": payload, "text": text, "result": None}
 
 
-def _enqueue_of(given: Any) -> Enqueue:
-    options = msgspec.structs.asdict(given)
+def _enqueue_of(new_job: Any) -> Enqueue:
+    options = msgspec.structs.asdict(new_job)
     for name in Payload.__struct_fields__:
         del options[name]
-    return Enqueue(options.pop("entrypoint"), given.content(), job_id=options.pop("id"), **options)
+    return Enqueue(options.pop("entrypoint"), new_job.content(), job_id=options.pop("id"), **options)

@@ -70,29 +70,29 @@ def url_of(options: Mapping[str, str]) -> str:
     Raises:
         InvalidURLError: there is none, or there are two different ones.
     """
-    given = list(urls_of(options).values())
-    if not given:
+    urls = list(urls_of(options).values())
+    if not urls:
         raise InvalidURLError(
             'the URL of the queue is missing: give it to load, save or start, as in load("s3://bucket/queue.json"), or '
             "as the option url. A table has it only if it was created without columns"
         )
-    check_one_url(given)
-    return given[0]
+    check_one_url(urls)
+    return urls[0]
 
 
 def urls_of(options: Mapping[str, str]) -> dict[str, str]:
     """Return the options `path` and `url` that are not empty, by their names in lower case."""
-    given = {name.lower(): text for name, text in options.items() if text.strip()}
-    return {name: _plain_path(given[name]) for name in ("path", "url") if name in given}
+    texts = {name.lower(): text for name, text in options.items() if text.strip()}
+    return {name: _plain_path(texts[name]) for name in ("path", "url") if name in texts}
 
 
-def check_one_url(given: Collection[object]) -> None:
+def check_one_url(urls: Collection[object]) -> None:
     """Refuse URLs that differ from each other.
 
     Raises:
         InvalidURLError: two of them differ.
     """
-    if len({str(each) for each in given}) > 1:
+    if len({str(each) for each in urls}) > 1:
         raise InvalidURLError("the option url names another queue than the path does: give one of the two")
 
 

@@ -33,10 +33,10 @@ def schema_of_table(schema: StructType, options: Mapping[str, str]) -> StructTyp
         InvalidJobError: a new table has other options, which Spark would not pass on.
         InvalidURLError: the URL is missing, or has a secret in it.
     """
-    given = [name.lower() for name in options]
-    if "provider" not in given:
+    names = [name.lower() for name in options]
+    if "provider" not in names:
         return schema
-    for name in given:
+    for name in names:
         if name.startswith(OF_OPTION) and name not in ("option.path", "option.url"):
             raise InvalidJobError(
                 f"a table of a queue takes the option url or path alone, and not {shown(name[len(OF_OPTION) :])}: give "

@@ -72,10 +72,10 @@ def blocking(
     name = verb.__name__
 
     def call(self: SyncQueue, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        given: Sequence[Any] = [_as_list(each) for each in args] if takes_many else args
+        arguments: Sequence[Any] = [_as_list(each) for each in args] if takes_many else args
         named = {key: _as_list(each) for key, each in kwargs.items()} if takes_many else kwargs
         result: Result = self._run(
-            lambda queue: _method_of(queue, name)(*given, **named), endless=endless, claims=claims
+            lambda queue: _method_of(queue, name)(*arguments, **named), endless=endless, claims=claims
         )
         return result
 

@@ -357,9 +357,9 @@ class QueueContract(QueueContractBase):
         async with self.queues(make_queue, 1, ["expiry"]) as [queue]:
             began = await self.time(queue)
             await queue.enqueue("work", b"too late", expires_at=began - HOUR)
-            kept = await queue.enqueue("work", b"in time", expires_at=began + HOUR)
+            lasting_job = await queue.enqueue("work", b"in time", expires_at=began + HOUR)
             soon = await queue.enqueue("soon", b"soon too late", expires_at=began + timedelta(seconds=self.moment))
-            assert ids([kept]) == ids(await queue.dequeue("work", batch_size=9))
+            assert ids([lasting_job]) == ids(await queue.dequeue("work", batch_size=9))
 
             async def has_left() -> bool:
                 await queue.dequeue("nobody")

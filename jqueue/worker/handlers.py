@@ -268,14 +268,14 @@ class Handler(Generic[P, R_co]):
             InvalidJobError: they are not what the handler takes.
         """
         names, most = self.signature.names, self.signature.positional
-        given = {**dict(zip(names, arguments, strict=False)), **keywords}
+        named_values = {**dict(zip(names, arguments, strict=False)), **keywords}
         wrong = ""
         if len(arguments) > most:
             takes = f"at most {counted(most, 'argument')} by position" if names else "no payload"
             wrong = f"takes {takes}, got {len(arguments)}"
-        elif unknown := given.keys() - set(names):
+        elif unknown := named_values.keys() - set(names):
             wrong = f"takes no argument {min(unknown)!r} (its payload: {', '.join(names) or 'none'})"
-        elif len(given) < len(arguments) + len(keywords):
+        elif len(named_values) < len(arguments) + len(keywords):
             twice = next(name for name in names[: len(arguments)] if name in keywords)
             wrong = f"got its argument {twice!r} twice"
         if wrong:
@@ -283,7 +283,7 @@ class Handler(Generic[P, R_co]):
             if is_queue or not EnqueueArguments.__annotations__.keys().isdisjoint(keywords):
                 wrong += f". A queue and options go into `{self.__name__}.using(queue, delay=60).enqueue(...)`"
             raise InvalidJobError(f"the handler {self.entrypoint!r} {wrong}")
-        return self.signature.encode(given, as_value=as_value)
+        return self.signature.encode(named_values, as_value=as_value)
 
     def options_given(self) -> dict[str, Any]:
         """Return the options of its calls: its own, and over them those of `using`."""

@@ -133,12 +133,12 @@ class Router:
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             handler = self._handler(function, name, checked, sys._getframe(1).f_locals)
-            given: Mapping[str, Any] = {}
+            arguments: Mapping[str, Any] = {}
             if payload is not MISSING:
                 names = handler.signature.names
                 is_by_name = len(names) > 1 and isinstance(payload, Mapping)
-                given = payload if is_by_name else {names[0] if names else "payload": payload}
-            encoded, encoding = handler.encode_call((), given)
+                arguments = payload if is_by_name else {names[0] if names else "payload": payload}
+            encoded, encoding = handler.encode_call((), arguments)
             check_cron(cron, timezone)
             entry = SetSchedule(
                 handler.entrypoint,

@@ -99,11 +99,11 @@ class Signature:
             return {}
         return {names[0]: self.value.parse(payload)}
 
-    def encode(self, given: Mapping[str, Any], *, as_value: bool = False) -> tuple[bytes, Encoding | None]:
+    def encode(self, named_values: Mapping[str, Any], *, as_value: bool = False) -> tuple[bytes, Encoding | None]:
         """Return the payload of a call with these arguments, and its encoding.
 
         Args:
-            given: arguments, by name.
+            named_values: arguments, by name.
             as_value: True to give no encoding: the payload of one parameter is then its value.
 
         Raises:
@@ -112,8 +112,8 @@ class Signature:
         if not self.names:
             return b"", None
         if self.value is None or len(self.names) > 1 or not (as_value or self.encoding is None):
-            return self.arguments.encode(given), None if as_value else self.encoding
-        value = given.get(self.names[0], self.value.default)
+            return self.arguments.encode(named_values), None if as_value else self.encoding
+        value = named_values.get(self.names[0], self.value.default)
         if value is MISSING:
             raise InvalidJobError(f"the payload does not fit the handler: {self.names[0]}: Field required")
         return self.value.encode(value), None

@@ -253,7 +253,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", " and self.keep_result != 0", "", seeds=100
         ),
         "A result is kept even if the queue then exceeds its size limit": Bug(
-            "domain/operations/ends.py", "not given or take_reserve(draft, grows)", "True"
+            "domain/operations/ends.py", "not any_result or take_reserve(draft, grows)", "True"
         ),
         "A result that does not fit is dropped without a record": Bug(
             "domain/operations/ends.py", "result_dropped=0 if fits else self.result_bytes", "result_dropped=0"

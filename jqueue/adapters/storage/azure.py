@@ -196,9 +196,9 @@ class AzureBlobStorage(RemoteStorage[Any]):
     def _find_credential(self) -> tuple[Any, bool]:
         """Return the credential, and True if we made it and must close it."""
         assert self.account_url is not None
-        given = self._credential or os.environ.get("AZURE_STORAGE_KEY") or os.environ.get("AZURE_STORAGE_SAS_TOKEN")
-        if given or "?" in self.account_url:
-            return given, False
+        secret = self._credential or os.environ.get("AZURE_STORAGE_KEY") or os.environ.get("AZURE_STORAGE_SAS_TOKEN")
+        if secret or "?" in self.account_url:
+            return secret, False
         try:
             from azure.identity.aio import DefaultAzureCredential
         except ImportError:
@@ -259,8 +259,8 @@ class AzureBlobStorage(RemoteStorage[Any]):
     ) -> tuple[list[RawListed], str | None]:
         blobs = client.list_blobs(name_starts_with=begins, results_per_page=self.listed_at_once)
         pages: Any = blobs.by_page(page)
-        told = [(blob.name, blob.last_modified, blob.size) async for blob in await anext(pages)]
-        return told, pages.continuation_token
+        entries = [(blob.name, blob.last_modified, blob.size) async for blob in await anext(pages)]
+        return entries, pages.continuation_token
 
     def _is_out_of_date(self, error: Exception) -> bool:
         if self._credential is not None or not (self._is_from_environment or self.account_url):

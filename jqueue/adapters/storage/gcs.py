@@ -183,8 +183,8 @@ class GCSStorage(RemoteStorage[Any]):
         answer = await in_a_network_thread(client._http.put, upload.name, data=part, headers=span, timeout=self.timeout)
         if answer.status_code >= 400:
             raise google_errors.from_http_response(answer)  # type: ignore[no-untyped-call]
-        kept = answer.headers.get("Range") == f"bytes=0-{end - 1}"
-        if answer.status_code not in ((200, 201) if is_last else (308,)) or not (is_last or kept):
+        is_stored = answer.headers.get("Range") == f"bytes=0-{end - 1}"
+        if answer.status_code not in ((200, 201) if is_last else (308,)) or not (is_last or is_stored):
             raise StorageError(f"{self.url}: the store kept only a part of what was sent to it")
         return ""
 
@@ -204,14 +204,14 @@ class GCSStorage(RemoteStorage[Any]):
             timeout=self.timeout,
         )
         try:
-            told = await in_a_network_thread(next, blobs.pages)
+            listing = await in_a_network_thread(next, blobs.pages)
         except google_errors.NotFound as error:
             if (said := _message_of(error)) is not None:
                 raise self._no_bucket(error, said) from error
             raise
-        if told.raw_page.get("kind") != "storage#objects":
+        if listing.raw_page.get("kind") != "storage#objects":
             raise StorageError(f"{self.url}: the answer to the list is not one of Google Cloud Storage")
-        return [(blob.name, blob.time_created, blob.size) for blob in told], blobs.next_page_token
+        return [(blob.name, blob.time_created, blob.size) for blob in listing], blobs.next_page_token
 
     async def _is_absent(self, client: Any, error: google_errors.NotFound) -> bool:
         """True if a 404 is about the object, False if it is not Google's.
@@ -224,8 +224,8 @@ class GCSStorage(RemoteStorage[Any]):
             return True
         if said == "The specified bucket does not exist.":
             raise self._no_bucket(error, said) from error
-        told, _ = await self._list(client, begins=self.blob_name, page=None)
-        return self.blob_name not in [name for name, _, _ in told]
+        entries, _ = await self._list(client, begins=self.blob_name, page=None)
+        return self.blob_name not in [name for name, _, _ in entries]
 
     def _no_bucket(self, error: google_errors.NotFound, said: str) -> StorageFatalError:
         what = f"the bucket {self.bucket_name!r} does not exist: create it, or check the name"

@@ -66,7 +66,7 @@ class InMemoryStorage(NoQueue):
         Raises:
             CASConflictError: the condition did not hold. Nothing was written.
         """
-        kept = bytes(content)
+        own_copy = bytes(content)
         # As with a real store, other tasks run meanwhile: a loop of commits must not keep the event loop to itself.
         await asyncio.sleep(0)
         with self._guard:
@@ -74,7 +74,7 @@ class InMemoryStorage(NoQueue):
             if current != if_match:
                 what = f"The object in memory has etag {current!r} and not {if_match!r}"
                 raise CASConflictError(f"{what}: another writer changed it; read it again")
-            self._content = kept
+            self._content = own_copy
             self._modified = self.clock.now()
             self._writes += 1
             return str(self._writes)

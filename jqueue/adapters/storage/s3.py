@@ -285,9 +285,9 @@ class S3Storage(RemoteStorage[Any]):
 
     async def _ask(self, call: Callable[..., Any], **options: Any) -> Any:
         """Return the answer to a call for the bucket. The call takes no option that is None."""
-        given = {name: value for name, value in options.items() if value is not None}
+        arguments = {name: value for name, value in options.items() if value is not None}
         try:
-            answer = await call(Bucket=self.bucket, **given)
+            answer = await call(Bucket=self.bucket, **arguments)
         except botocore_errors.ClientError as error:
             self._note_date(error.response)
             raise

@@ -287,8 +287,8 @@ def salvaged(data: bytes) -> tuple[bytes, int] | None:
     if header is None:
         return None
     lines = [line.rstrip(SEPARATOR.rstrip()) for line in data[first : data.rfind(b"\n") + 1].split(b"\n")]
-    kept = [line for line in lines if line.rstrip() not in (b"", JOBS_CLOSE)]
-    return join_blob(encode_header(msgspec.structs.replace(header, version=header.version + 1)), kept), len(kept)
+    entries = [line for line in lines if line.rstrip() not in (b"", JOBS_CLOSE)]
+    return join_blob(encode_header(msgspec.structs.replace(header, version=header.version + 1)), entries), len(entries)
 
 
 def take_whole(parsed: ParsedBlob, record: JobRecord | SetAside) -> bool:

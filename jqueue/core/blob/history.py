@@ -324,9 +324,9 @@ def outdated(
         settings: the settings of the queue.
         now: the time, by the clock that dates the objects.
     """
-    left, kept = [*listed], settings.history
+    left, retention = [*listed], settings.history
     while left and left[0] < history.first:
-        if kept is None or listed[left[0]].modified + timedelta(seconds=kept) >= now:
+        if retention is None or listed[left[0]].modified + timedelta(seconds=retention) >= now:
             break
         del left[0]
     removed = min(history.first, *left[:1]) - 1 if len(left) < len(listed) else 0

@@ -260,8 +260,8 @@ def export_line(job: Job, result: Any = None) -> str:
         result: its result if the job does not have it itself.
     """
     if result is not None or job.payload_object is not None or job.result_object is not None:
-        kept = job.result if result is None else result
-        job = job.evolve(payload_object=None, result_object=None, result=kept)
+        result_value = job.result if result is None else result
+        job = job.evolve(payload_object=None, result_object=None, result=result_value)
     ((job_id, fields),) = from_json(b"{" + encode_job(record_of(job)) + b"}").items()
     return dump_ascii({"id": job_id, **fields})
 

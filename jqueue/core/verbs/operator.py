@@ -73,10 +73,10 @@ def _verb(
     @wraps(declared)
     async def verb(self: QueueBase, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
         try:
-            _, *given = signature.bind(self, *args, **options).arguments.items()
+            _, *pairs = signature.bind(self, *args, **options).arguments.items()
         except TypeError as error:
             raise TypeError(f"{declared.__name__}() {error}") from None
-        fields = dict(given)
+        fields = dict(pairs)
         deadline = fields.pop("deadline", None)
         done = operation(**fields)
         result: Result = for_callers(await self._done(done, deadline))

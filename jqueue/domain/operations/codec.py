@@ -220,14 +220,14 @@ REFUSALS_BYTES = 8192
 
 def _first_of(refused: Mapping[str, JQueueError]) -> dict[str, Refused]:
     """Return the refusals that the header keeps."""
-    kept, size = dict[str, Refused](), 0
+    refusals, size = dict[str, Refused](), 0
     for place in [*refused][:REFUSALS_KEPT]:
         refusal = refusal_of(refused[place])
         size += len(_encoder.encode(refusal))
         if size > REFUSALS_BYTES:
             break
-        kept[place] = refusal
-    return kept
+        refusals[place] = refusal
+    return refusals
 
 
 class ClientBatch(Operation, frozen=True):
@@ -288,8 +288,8 @@ class ClientBatch(Operation, frozen=True):
             )
         if self.again or draft.savepoint() != before:
             refused = {str(place): each for place, each in enumerate(results) if isinstance(each, JQueueError)}
-            kept = _first_of(refused)
-            entry = ClientRecord(self.sequence, self.token, header.version + 1, now.timestamp(), len(refused), kept)
+            refusals = _first_of(refused)
+            entry = ClientRecord(self.sequence, self.token, header.version + 1, now.timestamp(), len(refused), refusals)
             draft.note(header.clients, self.client, entry)
         return results
 
@@ -306,10 +306,10 @@ class ClientBatch(Operation, frozen=True):
 
     def _known(self, record: ClientRecord, place: int, draft: Draft, now: datetime) -> Any:
         """Return the result of an operation of a batch that has landed, as far as the queue still tells it."""
-        operation, kept = self.operations[place], record.refused
-        if (refusal := kept.get(str(place))) is not None:
+        operation, stored_refusals = self.operations[place], record.refused
+        if (refusal := stored_refusals.get(str(place))) is not None:
             return error_of(msgspec.convert(refusal, Refused))
-        if record.refusals > len(kept) and place > max(map(int, kept), default=-1):
+        if record.refusals > len(stored_refusals) and place > max(map(int, stored_refusals), default=-1):
             return operation.lost_answer()
         try:
             if isinstance(operation, lookups.TRAVELLING):
@@ -435,8 +435,8 @@ SHORT = 1024
 def _content_of(operation: Enqueue, job: JobRecord, *, hidden: bool = False) -> Content:
     if not hidden and len(job.payload) <= SHORT:
         return "whole"
-    given = operation.payload, operation.headers
-    if operation.new_id == job.id or (not hidden and given == (job.payload, job.headers)):
+    sent_data = operation.payload, operation.headers
+    if operation.new_id == job.id or (not hidden and sent_data == (job.payload, job.headers)):
         return "sent"
     return "hidden" if hidden else "whole"
 

@@ -285,7 +285,7 @@ class Ack(_CarriesResult, frozen=True):
             if done is None or (done.status is COMPLETED and done.attempt == claim.attempt):
                 return self._dropped(done)
         job = draft.held(claim)
-        kept = None
+        completed_job = None
         keep_result = self.keep_result if job.keep_result is None else job.keep_result
         if keep_result is None and job.id in draft.jobs.order.children:
             if self.withheld:
@@ -295,9 +295,9 @@ class Ack(_CarriesResult, frozen=True):
             check_named_in_time(self.name_before, now)
             before = len(job.payload) * 4 // 3 if job.payload_object is None else OBJECT_BYTES
             grows = (self.result_bytes if self.result_object is None else OBJECT_BYTES) - before
-            given = self.result is not None or self.result_object is not None
-            fits = not given or take_reserve(draft, grows)
-            kept = job.evolve(
+            any_result = self.result is not None or self.result_object is not None
+            fits = not any_result or take_reserve(draft, grows)
+            completed_job = job.evolve(
                 status=COMPLETED,
                 payload=b"",
                 payload_object=None,
@@ -311,17 +311,17 @@ class Ack(_CarriesResult, frozen=True):
                 result_dropped=0 if fits else self.result_bytes,
                 finished_at=now,
             )
-            if kept.result_object is not None:
+            if completed_job.result_object is not None:
                 draft.require(OBJECTS)
-        draft.move(job, ACK, kept, COMPLETED)
+        draft.move(job, ACK, completed_job, COMPLETED)
         draft.note(draft.header.finished, job.id, job.attempt)
         if job.unique_key is not None and job.unique_for:
             draft.note(draft.header.holds, job.unique_key, KeyHold(job.id, now.timestamp() + job.unique_for))
-        return self._dropped(kept)
+        return self._dropped(completed_job)
 
     @staticmethod
-    def _dropped(kept: JobRecord | None) -> int | None:
-        return kept.result_dropped or None if kept is not None else None
+    def _dropped(job: JobRecord | None) -> int | None:
+        return job.result_dropped or None if job is not None else None
 
 
 class Nack(_OnClaim, frozen=True):

@@ -241,15 +241,15 @@ class Enqueue(AddsOneJob, frozen=True):
         """Return the operation, checked, with an id and with durations in seconds."""
         options, values = {}, _options(self)
         if values != _DEFAULTS:
-            given = zip(OPTIONS, values, _DEFAULTS, strict=True)
-            options = {name: value for name, value, default in given if value is not default}
+            triples = zip(OPTIONS, values, _DEFAULTS, strict=True)
+            options = {name: value for name, value, default in triples if value is not default}
         new = Enqueue.new(preparation, self.entrypoint, self.payload, self.priority, options)
         if not self.new_id and self.payload_object is None:
             return new
         new_id = check_name("id", self.new_id, preparation.limits) if self.new_id else ""
         payload = new.payload if self.payload_object is None else b""
-        kept: dict[str, Any] = {"payload_object": self.payload_object, "name_before": self.name_before}
-        return replace(new, new_id=new_id, payload=payload, **kept)
+        object_fields: dict[str, Any] = {"payload_object": self.payload_object, "name_before": self.name_before}
+        return replace(new, new_id=new_id, payload=payload, **object_fields)
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Enqueue:
         """Return the enqueue of a job whose payload is in this object."""
@@ -423,8 +423,8 @@ class Arrive(Operation, frozen=True):
         stored = None if self.name_before is None else job.payload_object
         if self.payload is None and job.payload_apart and stored is None:
             raise InvalidJobError(f"the payload of job {job.id!r} is in an object of another queue: load it first")
-        given = job.payload if self.payload is None else self.payload
-        payload, large = split_payload(given, limits, preparation.object_bytes)
+        whole_payload = job.payload if self.payload is None else self.payload
+        payload, large = split_payload(whole_payload, limits, preparation.object_bytes)
         options = ((name, option, getattr(job, name)) for name, option in STORED.items() if name != "priority")
         changes = {name: option.check(name, value, limits) for name, option, value in options if value != option.unset}
         times = {name: getattr(job, name) for name in job.__struct_fields__ if name.endswith("_at")}

@@ -116,9 +116,9 @@ class OpenGroup(OnGroup, frozen=True):
         checked, inline = super().prepared(preparation), msgspec.structs.replace(preparation, object_bytes=None)
         jobs: dict[str, Enqueue] = {}
         for name in ("then", "on_end"):
-            if (given := getattr(self, name)) is None:
+            if (job_or_call := getattr(self, name)) is None:
                 continue
-            job = given.operation() if isinstance(given, Call) else given
+            job = job_or_call.operation() if isinstance(job_or_call, Call) else job_or_call
             if not isinstance(job, Enqueue):
                 raise InvalidJobError(f"{name} takes Enqueue(...) or a call of a handler, got {type(job).__name__}")
             for option in NOT_FOR_PENDING:

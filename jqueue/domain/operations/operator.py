@@ -53,7 +53,7 @@ class Cancel(OnJob, frozen=True):
         """
         job = draft.get(self.job_id)
         if job.status is JobStatus.IN_PROGRESS and self.running:
-            told = job.evolve(cancel_requested=True)
+            marked_job = job.evolve(cancel_requested=True)
             if (leased := draft.jobs.rows.leased(job.id)) is not None:
                 lease, row, _ = leased
                 segment = draft.header.segments[lease]
@@ -61,8 +61,8 @@ class Cancel(OnJob, frozen=True):
                 draft.admit(job)
                 draft.move(job, Verb.CANCEL, None, None)
             elif not job.cancel_requested:
-                draft.move(job, Verb.CANCEL, told, JobStatus.IN_PROGRESS)
-            return told
+                draft.move(job, Verb.CANCEL, marked_job, JobStatus.IN_PROGRESS)
+            return marked_job
         if job.status is JobStatus.IN_PROGRESS:
             worker = f"its worker{claimed_by(job)}"
             raise JobStateError(job.id, job.status, f"cancel(running=True) tells {worker} to stop")
@@ -407,8 +407,8 @@ class StopWorker(Operation, frozen=True):
     def recovered(self, draft: Draft, at: datetime) -> Any:
         """Return the records of the workers that have not left yet."""
         run_records = draft.header.workers.items()
-        told = [record for run, record in run_records if record.stopping and record.is_named(self.worker, run)]
-        return told or self.lost_answer()
+        records = [record for run, record in run_records if record.stopping and record.is_named(self.worker, run)]
+        return records or self.lost_answer()
 
 
 class TakeSeat(Operation, frozen=True):

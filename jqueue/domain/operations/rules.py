@@ -188,15 +188,15 @@ class Configure(Operation, frozen=True, kw_only=True):
 
     def prepared(self, preparation: Preparation) -> Configure:
         """Return the operation, checked, with durations in seconds."""
-        given = self._given()
+        edits = self._given()
         checked: dict[str, Any] = {
-            name: None if given[name] is None else to_seconds(name, given[name]) for name in _DURATIONS if name in given
+            name: None if edits[name] is None else to_seconds(name, edits[name]) for name in _DURATIONS if name in edits
         }
         if checked.get("history") == 0:
             raise InvalidJobError("history must be more than 0 seconds, or None")
-        if given.get("blob_bytes") is not None:
-            checked["blob_bytes"] = check_integer("blob_bytes", given["blob_bytes"], 1, COUNT_MAX)
-        if not isinstance(given.get("history_payloads", False), bool):
+        if edits.get("blob_bytes") is not None:
+            checked["blob_bytes"] = check_integer("blob_bytes", edits["blob_bytes"], 1, COUNT_MAX)
+        if not isinstance(edits.get("history_payloads", False), bool):
             raise InvalidJobError(f"history_payloads must be True or False, got {shown(self.history_payloads)}")
         return replace(self, **checked)
 

@@ -122,8 +122,8 @@ class RowEncoder:
         return rows.encoded(common, self._fields, bulk_rest(self._new_id()), scheduled=group.scheduled)
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        given = self._checked(batch)
-        for group, rows in self._grouped(pa.RecordBatch.from_pydict(self._rows(given))):
+        columns = self._checked(batch)
+        for group, rows in self._grouped(pa.RecordBatch.from_pydict(self._rows(columns))):
             self._groups.extend(group, [rows])
         self.jobs += len(batch)
 
@@ -134,16 +134,16 @@ class RowEncoder:
         for name, place in self._columns.unset:
             why = f"{name} is not null, and the queue or an option sets it: leave it out of the INSERT"
             self._refuse_all(batch.column(place).is_valid(), why)
-        given = {"payload": self._payloads(batch)}
+        columns = {"payload": self._payloads(batch)}
         for name, place in self._columns.places.items():
             column = batch.column(place)
             if name == "entrypoint":
                 self._refuse_all(column.is_null(), f"{name} is null")
             if name != "payload":
-                given[name] = column
-        for wrong in [wrong for name in [*given, *self._constants] for wrong in self._faults(name, given)]:
-            self._refuse_all(wrong, partial(self._fault, given))
-        return given
+                columns[name] = column
+        for wrong in [wrong for name in [*columns, *self._constants] for wrong in self._faults(name, columns)]:
+            self._refuse_all(wrong, partial(self._fault, columns))
+        return columns
 
     def _payloads(self, batch: pa.RecordBatch) -> pa.BinaryArray:
         place = self._columns.places.get("payload")
@@ -155,16 +155,16 @@ class RowEncoder:
         self._refuse_all(column.is_null(), "payload is null")
         return self._read("payload", column, json_of) if types.is_nested(column.type) else binary(column)
 
-    def _faults(self, name: str, given: Mapping[str, pa.Array]) -> Iterator[pa.BooleanArray]:
+    def _faults(self, name: str, columns: Mapping[str, pa.Array]) -> Iterator[pa.BooleanArray]:
         """Yield columns that are true where a part of a job is wrong. A null is false.
 
         Args:
             name: of the part.
-            given: the columns, by the name of the part that they set.
+            columns: the columns, by the name of the part that they set.
         """
-        option, column = IN_BULK.get(name), given.get(name)
+        option, column = IN_BULK.get(name), columns.get(name)
         if column is None:  # it is a constant
-            column = pa.array([True] * len(given["payload"]))
+            column = pa.array([True] * len(columns["payload"]))
         elif name == "payload":
             yield pc.greater(pc.binary_length(column), self._limits.most_payload(objects=False))
         else:
@@ -172,9 +172,9 @@ class RowEncoder:
             yield self._read(name, column, partial(_are_wrong, name, kind, self._limits))
         needed, excluded = (None, None) if option is None else (option.needs, option.excludes)
         if needed is not None and needed not in self._constants:
-            yield pc.and_(column.is_valid(), given[needed].is_null()) if needed in given else column.is_valid()
-        if excluded is not None and excluded in given:
-            yield pc.and_(column.is_valid(), given[excluded].is_valid())
+            yield pc.and_(column.is_valid(), columns[needed].is_null()) if needed in columns else column.is_valid()
+        if excluded is not None and excluded in columns:
+            yield pc.and_(column.is_valid(), columns[excluded].is_valid())
 
     def _read(self, name: str, column: pa.Array, read: Callable[[pa.Array], Answer]) -> Answer:
         """Return what a function makes of a column. Rows whose values it cannot read are refused, and read as nulls."""
@@ -188,9 +188,9 @@ class RowEncoder:
                 readable[number] = False
             return read(pc.if_else(pa.array(readable), column, pa.scalar(None, column.type)))
 
-    def _fault(self, given: Mapping[str, pa.Array], number: int) -> str:
+    def _fault(self, columns: Mapping[str, pa.Array], number: int) -> str:
         """Return why a row is wrong, as an enqueue of this job alone finds it."""
-        options = {name: _value(column[number]) for name, column in given.items() if column[number].is_valid}
+        options = {name: _value(column[number]) for name, column in columns.items() if column[number].is_valid}
         try:
             Enqueue(**{"entrypoint": self._common.entrypoint, **self._constants, **options}).prepared(
                 Preparation(self._limits, 1.0, self._new_id, claim_of)
@@ -211,33 +211,33 @@ class RowEncoder:
 
     # Lines
 
-    def _rows(self, given: Mapping[str, pa.Array]) -> dict[str, Any]:
+    def _rows(self, columns: Mapping[str, pa.Array]) -> dict[str, Any]:
         """Return the line of each row, and the facts about it that its segment must know."""
-        number, created_at = len(given["payload"]), _micros_of(self._common.created_at)
+        number, created_at = len(columns["payload"]), _micros_of(self._common.created_at)
         facts: dict[str, Any] = {"number": np.arange(self.jobs + 1, self.jobs + number + 1)}
-        fields = {name: column for name, column in given.items() if name not in ("payload", "entrypoint", "group")}
+        fields = {name: column for name, column in columns.items() if name not in ("payload", "entrypoint", "group")}
         if (delay := fields.pop("delay", None)) is not None:
             values, places = spread(delay)
             micros = pc.round(pc.multiply(seconds(values), 1e6), round_mode="half_to_even").cast(pa.int64())
             run_at = _taken(pc.add(micros, created_at), places)
             fields["run_at"] = pc.coalesce(run_at, _micros(fields["run_at"])) if "run_at" in fields else run_at
         for name in ("entrypoint", "group", "unique_key", "max_attempts"):
-            if name in given:
-                facts[name] = given[name]
+            if name in columns:
+                facts[name] = columns[name]
         if "priority" in fields:
             facts["priority"] = fields["priority"].fill_null(0).cast(pa.int64())
         if "run_at" in fields:
             facts["since"] = _micros(fields["run_at"]).fill_null(created_at)
-        if several := [given[name].is_valid() for name in SINGLE if name in given]:
+        if several := [columns[name].is_valid() for name in SINGLE if name in columns]:
             facts["single"] = several[0] if len(several) == 1 else pa.array(np.logical_or.reduce(several))
-        if "unique_key" in given and ("unique_for" in given or self._common.unique_for):
-            kept = pc.greater(seconds(given["unique_for"]), 0.0) if "unique_for" in given else True
-            size = pc.add(pc.binary_length(escaped(given["unique_key"])), HOLD_BYTES + 2 + 2 + 36)
-            facts["hold"] = pc.if_else(kept, size, 0).fill_null(0)
+        if "unique_key" in columns and ("unique_for" in columns or self._common.unique_for):
+            hold_mask = pc.greater(seconds(columns["unique_for"]), 0.0) if "unique_for" in columns else True
+            size = pc.add(pc.binary_length(escaped(columns["unique_key"])), HOLD_BYTES + 2 + 2 + 36)
+            facts["hold"] = pc.if_else(hold_mask, size, 0).fill_null(0)
         for feature, name in ((LIMITS, "concurrency_key"), (GROUPS, "group")):
-            if name in given and given[name].null_count < number:
+            if name in columns and columns[name].null_count < number:
                 self.features.add(feature)
-        facts["line"] = joined(b'{"payload":"', base64(given["payload"]), b'"', *_options(fields), b"}\n")
+        facts["line"] = joined(b'{"payload":"', base64(columns["payload"]), b'"', *_options(fields), b"}\n")
         return facts
 
     def _grouped(self, rows: pa.RecordBatch) -> Iterator[tuple[Group, pa.RecordBatch]]:
@@ -337,13 +337,13 @@ class EncodedRows:
             np.minimum.reduceat(seconds_of, starts).tolist(),
             map(_priority_and_number, (np.minimum.reduceat(ranks, starts) if scheduled else ranks[starts]).tolist()),
         )
-        given, shared = set(rows.column_names), msgspec.json.decode(encode_record(common))
+        names, shared = set(rows.column_names), msgspec.json.decode(encode_record(common))
         index = SegmentIndex(
             len(rows),
             tuple(map(Chunk, *columns)),
             edges[-1],
             HashTable(),
-            _key_table(rows["unique_key"]) if "unique_key" in given else KeyTable(),
+            _key_table(rows["unique_key"]) if "unique_key" in names else KeyTable(),
             single=_spans(_are_single(rows, common)),
             fields=fields,
             common=msgspec.Raw(encode_json({name: shared[name] for name in shared.keys() - LINE_HAS})),
@@ -359,8 +359,8 @@ class EncodedRows:
             least=int(numbers.min()),
             largest=int(numbers.max()),
             scheduled=scheduled,
-            spare=pc.min(rows["max_attempts"]).as_py() if "max_attempts" in given else common.max_attempts,
-            holds=pc.sum(rows["hold"]).as_py() if "hold" in given else 0,
+            spare=pc.min(rows["max_attempts"]).as_py() if "max_attempts" in names else common.max_attempts,
+            holds=pc.sum(rows["hold"]).as_py() if "hold" in names else 0,
             own_ids=True,
             group=common.group,
         )

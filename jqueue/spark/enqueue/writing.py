@@ -237,12 +237,12 @@ async def _never_lands(queue: DirectQueue, transaction: Transaction) -> bool:
     return last is None or last < transaction.version
 
 
-def bulk_enqueue(options: Mapping[str, str], given: Mapping[str, Any], schema: StructType) -> BulkEnqueue:
+def bulk_enqueue(options: Mapping[str, str], values: Mapping[str, Any], schema: StructType) -> BulkEnqueue:
     """Return the settings of all writes onto a queue.
 
     Args:
         options: as Spark passes them.
-        given: the same, checked and converted.
+        values: the same, checked and converted.
         schema: of the DataFrame.
 
     Raises:
@@ -250,13 +250,13 @@ def bulk_enqueue(options: Mapping[str, str], given: Mapping[str, Any], schema: S
         InvalidURLError: the URL is wrong.
     """
     url = absolute(url_of(options))
-    limits = Limits(payload_bytes=given.get("max_payload_bytes"))
+    limits = Limits(payload_bytes=values.get("max_payload_bytes"))
     for name in ("entrypoint", "txn_app_id"):
-        if name in given:
-            check_name(f"option {name}", given[name], limits)
-    constants = {name: value for name, value in given.items() if name in EXPECTED}
-    staging = Staging(url, given.get("deadline", DEADLINE))
-    return BulkEnqueue(columns_of(schema, constants), staging, limits, given.get("on_conflict", "return"))
+        if name in values:
+            check_name(f"option {name}", values[name], limits)
+    constants = {name: value for name, value in values.items() if name in EXPECTED}
+    staging = Staging(url, values.get("deadline", DEADLINE))
+    return BulkEnqueue(columns_of(schema, constants), staging, limits, values.get("on_conflict", "return"))
 
 
 @shows_one_line
@@ -280,19 +280,19 @@ class BulkWriter(DataSourceArrowWriter):
                 'a queue cannot be overwritten: that would lose jobs that others work on. Use mode("append"), and '
                 "`jqueue purge` or `cancel` for jobs to remove"
             )
-        given = parse_options(options, OPTIONS)
-        if ("txn_app_id" in given) != ("txn_version" in given):
+        values = parse_options(options, OPTIONS)
+        if ("txn_app_id" in values) != ("txn_version" in values):
             raise InvalidJobError(
                 "give txn_app_id and txn_version together: the application, and the number of its write"
             )
-        enqueue = bulk_enqueue(options, given, schema)
-        self.is_named: bool = "txn_app_id" in given
+        enqueue = bulk_enqueue(options, values, schema)
+        self.is_named: bool = "txn_app_id" in values
         if self.is_named:
-            self.transaction: Transaction = Transaction(given["txn_app_id"], given["txn_version"], TRANSACTION_KEPT)
+            self.transaction: Transaction = Transaction(values["txn_app_id"], values["txn_version"], TRANSACTION_KEPT)
         else:
             self.transaction = Transaction(f"spark-write:{SystemEntropy().new_id()}", 1, OWN_TRANSACTION_KEPT)
         self.last: int | None
-        self.last, created_at = asyncio.run(enqueue.look(given.get("txn_app_id")))
+        self.last, created_at = asyncio.run(enqueue.look(values.get("txn_app_id")))
         self.enqueue: BulkEnqueue = replace(enqueue, created_at=created_at)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
@@ -341,9 +341,9 @@ class StreamSink(DataSourceStreamArrowWriter):
             raise InvalidJobError(
                 'a queue cannot be overwritten with every batch: use outputMode("append"), or "update" for aggregates'
             )
-        given = parse_options(options, STREAM_OPTIONS)
-        self.enqueue: BulkEnqueue = bulk_enqueue(options, given, schema)
-        self.app_id: str | None = given.get("txn_app_id")
+        values = parse_options(options, STREAM_OPTIONS)
+        self.enqueue: BulkEnqueue = bulk_enqueue(options, values, schema)
+        self.app_id: str | None = values.get("txn_app_id")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """Stage the rows of a task."""

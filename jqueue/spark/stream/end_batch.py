@@ -139,29 +139,29 @@ def _first_of(batch: DataFrame) -> tuple[str, str] | None:
     return row.id, row.holder
 
 
-def _rows(given: DataFrame | Mapping[str, Any] | None, name: str, kind: type[Row], most: int) -> dict[str, Row]:
+def _rows(source: DataFrame | Mapping[str, Any] | None, name: str, kind: type[Row], most: int) -> dict[str, Row]:
     """Return rows by the ids of jobs. Each row of a DataFrame is collected as JSON.
 
     Raises:
         InvalidJobError: there are too many, or a column is missing or wrong.
     """
-    if given is None:
+    if source is None:
         return {}
-    if isinstance(given, Mapping):
-        rows = [kind.of(job_id, value) for job_id, value in given.items()]
+    if isinstance(source, Mapping):
+        rows = [kind.of(job_id, value) for job_id, value in source.items()]
     else:
         from pyspark.sql import functions
         from pyspark.sql.types import DayTimeIntervalType
 
         def plain(each: str) -> Column:  # as JSON, an interval would be a text in SQL
-            is_interval = each.lower() != "result" and isinstance(given.schema[each].dataType, DayTimeIntervalType)
-            return given[each].cast("interval second").cast("decimal(20, 6)") if is_interval else given[each]
+            is_interval = each.lower() != "result" and isinstance(source.schema[each].dataType, DayTimeIntervalType)
+            return source[each].cast("interval second").cast("decimal(20, 6)") if is_interval else source[each]
 
         names = kind.__struct_fields__
-        columns = [plain(each).alias(each.lower()) for each in given.columns if each.lower() in names]
-        if "id" not in map(str.lower, given.columns):
+        columns = [plain(each).alias(each.lower()) for each in source.columns if each.lower() in names]
+        if "id" not in map(str.lower, source.columns):
             raise InvalidJobError(f"{name} needs a column id")
-        texts = given.select(functions.to_json(functions.struct(*columns)).alias("row")).limit(most + 1).collect()
+        texts = source.select(functions.to_json(functions.struct(*columns)).alias("row")).limit(most + 1).collect()
         try:
             rows = [msgspec.json.decode(each.row, type=kind, strict=False) for each in texts]
         except msgspec.ValidationError as error:
@@ -186,9 +186,9 @@ def _result_of(row: ResultRow, keep_result: Duration | None) -> Outcome:
         result, _ = check_result(row.result, Limits())
     except InvalidJobError as error:
         raise InvalidJobError(f"the result of job {shown(row.id)}: {error}") from None
-    kept = keep_result if row.keep_result is None else row.keep_result
+    period = keep_result if row.keep_result is None else row.keep_result
     return Outcome(
-        row.id, 0, "succeeded", result=result, keep_result=None if kept is None else to_seconds("keep_result", kept)
+        row.id, 0, "succeeded", result=result, keep_result=None if period is None else to_seconds("keep_result", period)
     )
 
 
