@@ -30,7 +30,7 @@ def group(
     redrive: Annotated[bool, typer.Option("--redrive", help="Queue its dead jobs again.")] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Show a group of jobs: the numbers of those that are done, dead, gone and waiting.
+    """Show a group of jobs: how many of them are done, dead, gone or waiting.
 
     A group has ended when it is closed, and none of its jobs waits or runs. Dead jobs hold back the job that follows
     it: redrive or purge them. `jqueue ls --group ID` lists its jobs.

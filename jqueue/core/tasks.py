@@ -197,7 +197,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 
 class Background:
-    """One task after the other, beside the commits. What fails is logged, and tried again after a pause.
+    """Runs tasks one after the other, beside the commits. A task that fails is logged, and tried again after a pause.
 
     Args:
         clock: measures pauses.
