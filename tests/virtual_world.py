@@ -9,7 +9,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.runtime.system import SystemClock
 from jqueue.testing.faults import Fault, FaultyStorage
-from jqueue.testing.virtual_time import EPOCH, VirtualClock, run
+from jqueue.testing.virtual_time import EPOCH, VirtualClock, VirtualTimeLoop, run
 
 
 def in_virtual_time(test):
@@ -35,6 +35,13 @@ def now():
     return asyncio.get_running_loop().time()
 
 
+def stand_still(seconds):
+    """Let time pass while nothing runs, as if the process was stopped: timers come late."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.stand_still(seconds)
+
+
 class Breakable(FaultyStorage):
     """A storage that can be unreachable for a while."""
 
@@ -56,7 +63,7 @@ class World:
 
     def __init__(self, kind):
         self.memory = InMemoryStorage(clock=VirtualClock())
-        self.storage = FaultyStorage(self.memory)
+        self.storage = Breakable(self.memory)
         self.queue = kind(self.storage, clock=VirtualClock(), call_timeout=5)
         self.operator = DirectQueue(self.memory, clock=VirtualClock())
 

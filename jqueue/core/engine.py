@@ -28,7 +28,7 @@ from jqueue.core.blob.segments import Segments
 from jqueue.core.observers import Observers
 from jqueue.core.pacing import Pacing
 from jqueue.core.requests import Outcome, Request, is_empty, sleep_while_awaited
-from jqueue.core.staleness import ORPHANS_EVERY, Presence, StaleWatch, orphans
+from jqueue.core.staleness import ORPHANS_EVERY, StaleWatch, orphans
 from jqueue.core.tasks import TRANSIENT, Backoff, SpareTurns, as_storage_error, in_turns, retried
 from jqueue.core.values import OURS
 from jqueue.core.view import QueueView
@@ -67,6 +67,7 @@ from jqueue.ports.storage import (
     SupportsReadIfChanged,
     describe,
 )
+from jqueue.runtime.system import Presence
 
 Answer = TypeVar("Answer")
 

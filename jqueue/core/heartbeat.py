@@ -26,7 +26,7 @@ from jqueue.domain.operations.base import JobReference
 from jqueue.domain.segments import Lease
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.queue_options import options_of
-from jqueue.runtime.system import rest
+from jqueue.runtime.system import Presence, rest
 
 logger: Logger = logger_of("jqueue")
 
@@ -111,23 +111,24 @@ class HeartbeatManager:
 
     async def _beat(self) -> None:
         """Send heartbeats until no claim is left, or one is lost."""
-        loop, clock = asyncio.get_running_loop(), options_of(self.queue).clock
+        clock = options_of(self.queue).clock
+        lived = Presence(clock).lived
         timeout = min(self._timeout(job) for job in self._jobs) if self._jobs else 0.0
         interval = self._interval(timeout)
         age = self._age()
-        confirmed = loop.time() - age
+        confirmed = lived() - age
         pause = 0.0 if age > interval / 2 else interval
         while self._jobs:
             await rest(pause, clock)
             pause = interval
             try:
-                errors = await self._send(max(SHORTEST_BEAT, confirmed + timeout - loop.time()))
-                confirmed = loop.time()
+                errors = await self._send(max(SHORTEST_BEAT, confirmed + timeout - lived()))
+                confirmed = lived()
             except (StorageError, QueueFullError, CASConflictError) as error:
-                if loop.time() - confirmed >= timeout:
+                if lived() - confirmed >= timeout:
                     self._lose(self._given_up(timeout, error))
                     return
-                pause = min(interval, max(0.0, confirmed + timeout - loop.time()) / BEATS_PER_TIMEOUT)
+                pause = min(interval, max(0.0, confirmed + timeout - lived()) / BEATS_PER_TIMEOUT)
                 continue
             except JQueueError as error:
                 names = f"job {shown(_id_of(self._jobs[0]))}" if len(self._jobs) == 1 else f"{len(self._jobs)} jobs"

@@ -10,9 +10,7 @@ container or a closed laptop, and the holders need time for their next heartbeat
 
 from __future__ import annotations
 
-import asyncio
 import heapq
-import weakref
 from collections.abc import Callable
 from datetime import datetime
 
@@ -20,65 +18,9 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.header import WORKER_AGE, WORKERS_KEPT
 from jqueue.domain.job import Claim
 from jqueue.domain.limits import CLOCK_ALLOWANCE, LONGEST_GRACE
-from jqueue.ports.clock import Clock
-from jqueue.runtime.system import suspended_by
-
-TICK = 1.0
-"""Seconds between two ticks, by which a process knows that it runs."""
-
-LATE = 0.5
-"""Seconds by which a tick is late if the process stood still."""
-
-WATCHED = 3600.0
-"""Seconds after its last look at the queue for which a process watches."""
-
 
 ORPHANS_EVERY = 1.0
 """Least number of seconds between two looks for processes that have ended."""
-
-
-class Presence:
-    """Measures the time for which this process stood still: stopped, or frozen together with others, or suspended.
-
-    A timer ticks while the process watches. The time by which a tick is late does not count as watched.
-
-    Args:
-        clock: may know the time for which the machine was suspended.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._suspended = suspended_by(clock)
-        self._due: float | None = None  # time of the next tick, where time goes on in a suspended machine
-        self._watched_until = self._stood_still = 0.0
-        self._ticking = False
-
-    def stood_still(self) -> float:
-        """Return the seconds for which this process has stood still since the first call, and watch on from now."""
-        now = self._look()
-        self._watched_until = now + WATCHED
-        if not self._ticking:
-            self._ticking = True
-            asyncio.get_running_loop().call_later(TICK, _tick, weakref.ref(self))
-        return self._stood_still
-
-    def _look(self) -> float:
-        now = asyncio.get_running_loop().time() + self._suspended()
-        if self._due is not None and (late := now - self._due) > LATE:
-            self._stood_still += late
-        self._due = now + TICK
-        return now
-
-    def tick(self) -> None:
-        """Note that the process runs."""
-        self._ticking = self._look() < self._watched_until
-        if self._ticking:
-            asyncio.get_running_loop().call_later(TICK, _tick, weakref.ref(self))
-
-
-def _tick(reference: weakref.ref[Presence]) -> None:
-    if (presence := reference()) is not None:
-        presence.tick()
-
 
 SeenClaim = tuple[int, datetime | None]
 """A claim as it was seen: its attempt and its last heartbeat. While both stay the same, its worker has not confirmed

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from jqueue.core.queue_base import Prepared, UsableAtOnce
 from jqueue.core.requests import Request, sleep_while_awaited
 from jqueue.core.session import POLL_GROWTH, SHORTEST_POLL, Session
-from jqueue.core.staleness import Presence, StaleWatch
+from jqueue.core.staleness import StaleWatch
 from jqueue.core.tasks import TRANSIENT, Backoff, Outage, as_storage_error, retried
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.view import QueueView
@@ -41,7 +41,7 @@ from jqueue.ports.clock import Clock
 from jqueue.ports.queue import Capabilities
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
-from jqueue.runtime.system import process_id
+from jqueue.runtime.system import Presence, process_id
 from jqueue.runtime.threads import in_a_thread
 
 Answer = TypeVar("Answer")

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -33,6 +34,15 @@ HOST_LENGTH = 64
 
 REST = 5.0
 """Longest sleep in a rest, in seconds."""
+
+TICK = 1.0
+"""Seconds between two ticks, by which a process knows that it runs."""
+
+LATE = 0.5
+"""Seconds by which a tick is late if the process stood still."""
+
+WATCHED = 3600.0
+"""Seconds after its last look at the queue for which a process watches."""
 
 _CLOCK_OF_ALL_TIME = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
 """The clock that goes on while the machine is suspended: by its second name on macOS, and None on Windows."""
@@ -180,6 +190,54 @@ class SystemClock:
 def suspended_by(clock: Clock) -> Callable[[], float]:
     """Return what tells the seconds for which the machine has been suspended; always 0 if the clock does not know."""
     return clock.suspended if isinstance(clock, SupportsSuspension) else float
+
+
+class Presence:
+    """Measures the time for which this process stood still: stopped, or frozen together with others, or suspended.
+
+    A timer ticks while the process watches. The time by which a tick is late does not count as watched.
+
+    Args:
+        clock: may know the time for which the machine was suspended.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._suspended = suspended_by(clock)
+        self._due: float | None = None  # time of the next tick, where time goes on in a suspended machine
+        self._watched_until = self._stood_still = 0.0
+        self._ticking = False
+
+    def stood_still(self) -> float:
+        """Return the seconds for which this process has stood still since the first call, and watch on from now."""
+        now = self._look()
+        self._watched_until = now + WATCHED
+        if not self._ticking:
+            self._ticking = True
+            asyncio.get_running_loop().call_later(TICK, _tick, weakref.ref(self))
+        return self._stood_still
+
+    def _look(self) -> float:
+        now = asyncio.get_running_loop().time() + self._suspended()
+        if self._due is not None and (late := now - self._due) > LATE:
+            self._stood_still += late
+        self._due = now + TICK
+        return now
+
+    def lived(self) -> float:
+        """Return a time in seconds that goes on only while this process runs."""
+        still = self.stood_still()
+        return asyncio.get_running_loop().time() + self._suspended() - still
+
+    def tick(self) -> None:
+        """Note that the process runs."""
+        self._ticking = self._look() < self._watched_until
+        if self._ticking:
+            asyncio.get_running_loop().call_later(TICK, _tick, weakref.ref(self))
+
+
+def _tick(reference: weakref.ref[Presence]) -> None:
+    if (presence := reference()) is not None:
+        presence.tick()
 
 
 async def rest(seconds: float, clock: Clock) -> None:

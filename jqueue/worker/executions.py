@@ -159,7 +159,7 @@ class HeldJob:
     Attributes:
         job: the job as it was claimed.
         execution: the call of its handler.
-        confirmed: time at which the store last confirmed the claim, on the loop's clock.
+        confirmed: time at which the store last confirmed the claim, on the clock of `Presence.lived`.
         context: the context of the job; None if neither the handler nor middleware takes one.
         reason: the reason for which its handler must stop the work on it; None if there is none.
         outcome: the field of the report that counts it; None while nothing is decided about it.

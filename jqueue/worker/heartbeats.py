@@ -21,7 +21,7 @@ CALLS = "sending heartbeats"
 
 async def send_heartbeats(state: RunState) -> None:
     """Send heartbeats until cancelled."""
-    loop, clock, pause = state.loop, options_of(state.queue).clock, 0.0
+    clock, lived, pause = options_of(state.queue).clock, state.presence.lived, 0.0
     while True:
         while not state.held:
             state.health.forget(CALLS)
@@ -40,10 +40,10 @@ async def send_heartbeats(state: RunState) -> None:
         state.health.failed(CALLS, failure)
         for held in list(state.held):
             lasts = held.job.claim_timeout or timeout
-            if loop.time() - held.confirmed >= lasts:
+            if lived() - held.confirmed >= lasts:
                 state.lose(held, f"the store confirmed no heartbeat for {lasts:g} s")
         ends = [held.confirmed + (held.job.claim_timeout or timeout) for held in state.held]
-        left = min(ends, default=loop.time() + timeout) - loop.time()
+        left = min(ends, default=lived() + timeout) - lived()
         pause = max(SHORTEST_BEAT, min(heartbeat_interval(timeout), left / BEATS_PER_TIMEOUT))
 
 
@@ -59,7 +59,7 @@ async def _beat(state: RunState, several: Sequence[HeldJob], deadline: float) ->
         if getattr(refusal, "attempt", None) not in (None, held.job.attempt):
             refusal = None  # it is about another claim
         if refusal is None or isinstance(refusal, JobCancelledError):
-            held.confirmed = state.loop.time()
+            held.confirmed = state.presence.lived()
         if isinstance(refusal, JobCancelledError):
             state.stop_job(held, "cancelled")
         elif refusal is not None and not getattr(refusal, "ended_here", False):

@@ -20,7 +20,7 @@ from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.queue_options import options_of
-from jqueue.runtime.system import memory_in_use, process_name
+from jqueue.runtime.system import Presence, memory_in_use, process_name
 from jqueue.worker.executions import Execution, Executions, HeldJob, Phase
 from jqueue.worker.handler_options import MIB, WorkerSettings, seconds_of
 from jqueue.worker.handlers import Handler
@@ -201,6 +201,7 @@ class RunState(Executions):
         self.claim_timeout: float | None = seconds_of("claim_timeout", settings.claim_timeout)
         give_up_after = seconds_of("give_up_after", settings.give_up_after)
         self.health: QueueHealth = QueueHealth(name_of(queue), options_of(queue).entropy, give_up_after, slots.fail)
+        self.presence: Presence = Presence(options_of(queue).clock)
         self.claiming = 0
         self.held: set[HeldJob] = set()
         self.filling: dict[str, Execution] = {}
@@ -295,7 +296,7 @@ class RunState(Executions):
         self.claimed.set()
 
     def _hold(self, execution: Execution, job: Job) -> None:
-        held = HeldJob(job, execution, self.loop.time())
+        held = HeldJob(job, execution, self.presence.lived())
         self.held.add(held)
         self.hold(held)
         if job.errors and held.outcome is None and may_kill(job):

@@ -14,7 +14,8 @@ from jqueue import (
     HeartbeatManager,
     JobStatus,
 )
-from jqueue.testing.virtual_time import VirtualClock, VirtualTimeLoop
+from jqueue.testing.virtual_time import VirtualClock
+from tests.virtual_world import stand_still
 
 pytestmark = pytest.mark.virtual_time
 
@@ -102,9 +103,7 @@ async def test_rule_6_the_first_process_to_go_on_after_all_stood_still_revokes_n
         [job] = await worker.dequeue("t")
         if seen:
             assert [] == await neighbour.dequeue("other", wait=9)
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualTimeLoop)
-        loop.stand_still(3600)
+        stand_still(3600)
         assert [] == await neighbour.dequeue("other", wait=9)
         await worker.heartbeat(job)
         assert [] == await neighbour.dequeue("other", wait=29)

@@ -14,7 +14,7 @@ from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundErr
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.faults import Fault
-from tests.virtual_world import World, now
+from tests.virtual_world import World, now, stand_still
 
 pytestmark = pytest.mark.virtual_time
 
@@ -131,6 +131,21 @@ async def test_a_store_failure_loses_the_claim_at_its_timeout_from_the_last_conf
                 await asyncio.sleep(3600)
         assert now() == pytest.approx(300, abs=2), "by then another worker may have the job"
         assert (job.id, True) == (raised.value.job_id, raised.value.__cause__ is not None)
+
+
+async def test_time_in_which_the_process_stood_still_does_not_lose_a_claim(world):
+    """Its broker may have stood still with it, and go on a moment later."""
+
+    async with world:
+        [job] = await world.claimed(timeout=30)
+        async with HeartbeatManager(world.queue, job):
+            await asyncio.sleep(1)
+            world.storage.down = True
+            stand_still(3600)
+            await asyncio.sleep(25)
+            world.storage.down = False
+            await asyncio.sleep(10)
+        await world.queue.ack(job)
 
 
 # Lost claims

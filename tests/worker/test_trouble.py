@@ -24,7 +24,7 @@ from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
 from jqueue.worker.loop_watch import watch_loop
-from tests.virtual_world import in_virtual_time, now
+from tests.virtual_world import in_virtual_time, now, stand_still
 from tests.worker.scenes import (
     LONG,
     FailingQueue,
@@ -173,6 +173,22 @@ async def test_a_worker_whose_claims_were_lost_in_an_outage_goes_on_when_the_que
             await until(lambda: done)
             await asyncio.sleep(1)
         assert RunReport(succeeded=1, lost=1) == task.result()
+
+
+@in_virtual_time
+async def test_a_worker_that_stood_still_does_not_give_up_its_claims_before_the_queue_refuses_them():
+    """Its broker may have stood still with it, and go on a moment later."""
+
+    worker, _, done = counting(3700, claim_timeout=30)
+    async with broker(kind=FailingQueue) as queue:
+        await queue.enqueue("work", b"7", max_attempts=1)
+        async with working(worker, queue) as task:
+            await asyncio.sleep(1)
+            queue.fail("heartbeat_many", DOWN, until=3625)
+            stand_still(3600)
+            await until(lambda: done)
+            await asyncio.sleep(1)
+        assert RunReport(succeeded=1) == task.result()
 
 
 @pytest.mark.parametrize(
