@@ -28,14 +28,14 @@ def fails(seed: int, settings: Settings) -> tuple[Simulation, Violation] | None:
     return None
 
 
-def shorten(seed: int, settings: Settings, rule: int, tries: int = MOST_TRIES) -> Settings:
+def shorten(seed: int, settings: Settings, rule: int) -> Settings:
     """Leave out as many events as possible while the same rule is still broken.
 
     Halves of the events are tried first, then quarters, and so on down to single ones (after Zeller's ddmin).
     """
     failure = fails(seed, settings)
     events = [event for _, event in failure[0].schedule.taken] if failure else []
-    size = len(events) // 2
+    size, tries = len(events) // 2, MOST_TRIES
     while size and tries:
         place, shorter = 0, False
         while place < len(events) and tries:
