@@ -23,7 +23,7 @@ from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalErro
 from jqueue.domain.operations.codec import Refused, error_of
 from jqueue.domain.printable import printable
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.sharing import LARGEST_MESSAGE, Link, LinkError, LinkRefusedError, NoBrokerError
+from jqueue.ports.sharing import LARGEST_MESSAGE, LinkError, LinkRefusedError, NoBrokerError
 from jqueue.runtime.addresses import host_of, is_own_address
 from jqueue.runtime.threads import in_a_thread
 
@@ -305,19 +305,16 @@ class BrokerStorage:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
-    async def dial(self) -> Link | None:
+    async def dial(self) -> HTTPLink:
         """Return a connection to the broker: see `SupportsDialing`."""
-        return await self._link()
-
-    def broker_epoch(self) -> object:
-        """Return the same always: nothing shows that the broker is back but its answer."""
-        return None
-
-    async def _link(self) -> HTTPLink:
         link = await self._dial(self.url)
         if link is None:
             raise StorageFatalError(f"{self.url} cannot be used: see the log")
         return link
+
+    def broker_epoch(self) -> object:
+        """Return the same always: nothing shows that the broker is back but its answer."""
+        return None
 
     async def read(self) -> tuple[bytes, str | None]:
         """Return the queue's object, as the broker reads it.
@@ -326,7 +323,7 @@ class BrokerStorage:
             StorageError: there is no answer.
             StorageFatalError: the broker refuses this client.
         """
-        link = await self._link()
+        link = await self.dial()
         try:
             return await link.read_object()
         except LinkRefusedError as error:

@@ -243,9 +243,8 @@ class ObjectFiles(NoQueue):
                     with closing(open_folder(path)) as descriptor:
                         share_alike(queue, descriptor)
 
-    def _share(self, descriptor: int) -> None:
-        """Give a new file or folder to the users of the queue file."""
-        queue = file_status(self._file)
+    def _share(self, descriptor: int, queue: os.stat_result | None) -> None:
+        """Give a new file or folder to the users of the queue file, which has this status."""
         if queue is not None:
             share_alike(queue, descriptor)
         elif self._mode != PRIVATE:
@@ -262,7 +261,7 @@ class ObjectFiles(NoQueue):
             if (queue := file_status(self._file)) is not None:
                 self._share_objects(queue)  # before the folder is shared below: a folder that fits is not looked into
         with closing(open_folder(folder)) as descriptor:
-            self._share(descriptor)  # also a folder of a process that was killed before this
+            self._share(descriptor, file_status(self._file))  # also a folder of a process that was killed before this
         with closing(open_folder(above)) as descriptor:
             flush_folder(descriptor)
         self._flushed.add(folder)
@@ -308,7 +307,7 @@ class _NewObject:
                     above, folder = folder, os.path.join(folder, name)
                     files._make_folder(above, folder)
                 self._descriptor = create_file(self._temporary)
-                files._share(self._descriptor)
+                files._share(self._descriptor, file_status(files._file))
                 files._remove_old_objects(folder, os.fstat(self._descriptor).st_mtime)
             write_all(self._descriptor, part)
 

@@ -22,7 +22,7 @@ from functools import partial
 
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import LARGE_BYTES, LARGEST_MESSAGE, SMALL_BYTES, SMALL_MESSAGE, Handle, LinkError
-from jqueue.runtime.posix_files import open_file, set_mode, share_alike, third_of_descriptors
+from jqueue.runtime.posix_files import closing, open_file, set_mode, share_alike, third_of_descriptors
 from jqueue.runtime.system import at_fork
 
 try:
@@ -72,11 +72,8 @@ def _short(path: str) -> Iterator[str]:
             os.symlink(folder, os.path.join(place, "q"))
             yield os.path.join(place, "q", name)
         return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
+    with closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as descriptor:
         yield f"{DESCRIPTORS}/{descriptor}/{name}"
-    finally:
-        os.close(descriptor)
 
 
 _refused: set[tuple[str, int]] = set()
@@ -152,8 +149,8 @@ async def dial(path: str, like: os.stat_result | None) -> SocketLink | None:
         path: of the socket.
         like: status of the queue's file; None if there is none yet.
     """
-    with suppress(OSError), ExitStack() as closing:
-        connection = closing.enter_context(socket.socket(socket.AF_UNIX))
+    with suppress(OSError), ExitStack() as undo:
+        connection = undo.enter_context(socket.socket(socket.AF_UNIX))
         connection.setblocking(False)
         if _may_use(path, like, stat.S_IFSOCK):
             with _short(path) as short:
@@ -161,7 +158,7 @@ async def dial(path: str, like: os.stat_result | None) -> SocketLink | None:
             user, groups = _peer(connection)
             if _may_serve(like, user, groups) or _refuse(path, user):
                 streams = await asyncio.open_unix_connection(sock=connection)
-                closing.pop_all()
+                undo.pop_all()
                 return SocketLink(*streams)
     return None
 
@@ -271,9 +268,9 @@ async def take_seat(path: str, like: os.stat_result | None, mode: int, handle: H
 def _lock(path: str, like: os.stat_result | None, mode: int) -> int | None:
     """Return the descriptor of the locked file; None if another process has the lock."""
     while True:
-        with ExitStack() as closing:
+        with ExitStack() as undo:
             descriptor, status = open_file(path, os.O_RDWR | os.O_CREAT)
-            closing.callback(os.close, descriptor)
+            undo.callback(os.close, descriptor)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -284,7 +281,7 @@ def _lock(path: str, like: os.stat_result | None, mode: int) -> int | None:
                     mode = os.fstat(descriptor).st_mode
                 with suppress(PermissionError):  # for writers only: a reader could hold it
                     set_mode(descriptor, mode & 0o222 | (mode & 0o222) << 1)
-                closing.pop_all()
+                undo.pop_all()
                 return descriptor
 
 

@@ -276,8 +276,6 @@ class AzureBlobStorage(RemoteStorage[Any]):
             said = getattr(error, "error_code", None)  # an enum, mostly
             return self._by_code(error.status_code, str(getattr(said, "value", said) or ""), doing)
         if isinstance(error, azure_errors.ClientAuthenticationError):
-            return (
-                ErrorMeaning.FATAL,
-                f"no credentials were found or accepted ({name}): see AzureBlobStorage(credential=)",
-            )
+            hint = "see AzureBlobStorage(credential=)"
+            return ErrorMeaning.FATAL, f"no credentials were found or accepted ({name}): {hint}"
         return self._no_answer(error)

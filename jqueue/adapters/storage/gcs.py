@@ -254,10 +254,8 @@ class GCSStorage(RemoteStorage[Any]):
         if isinstance(error, auth_errors.RefreshError) and not error.retryable and not cut_off:
             return ErrorMeaning.FATAL, f"the credentials were refused ({name}): renew them"
         if isinstance(error, auth_errors.InvalidOperation):
-            return (
-                ErrorMeaning.FATAL,
-                "the store requires credentials, and there are none: set GOOGLE_APPLICATION_CREDENTIALS",
-            )
+            hint = "set GOOGLE_APPLICATION_CREDENTIALS"
+            return ErrorMeaning.FATAL, f"the store requires credentials, and there are none: {hint}"
         if isinstance(error, UNUSABLE):
             return ErrorMeaning.FATAL, f"the client cannot be used as it is configured ({name})"
         return self._no_answer(error)

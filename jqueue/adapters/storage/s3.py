@@ -400,10 +400,8 @@ class S3Storage(RemoteStorage[Any]):
             return self._by_code(_status(error), str(error.response.get("Error", {}).get("Code", "")), doing)
         name = type(error).__name__
         if isinstance(error, botocore_errors.NoCredentialsError | botocore_errors.PartialCredentialsError):
-            return (
-                ErrorMeaning.FATAL,
-                f"no credentials were found ({name}): set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-            )
+            hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            return ErrorMeaning.FATAL, f"no credentials were found ({name}): {hint}"
         if isinstance(error, botocore_errors.BotoCoreError) and not isinstance(error, TRANSPORT):
             said = str(error).partition("\n")[0]
             return ErrorMeaning.FATAL, f"the client cannot be used as it is configured: {said}"
