@@ -141,29 +141,23 @@ class JobStorePort(Protocol):
     @property
     def capabilities(self) -> Capabilities:
         """Features of a queue on this store."""
-        ...
 
     @property
     def claims_expire_by_clock(self) -> bool:
         """True if the store itself says when a claim expires, by the wall clock, for every program that uses it."""
-        ...
 
     @property
     def name(self) -> str:
         """Path or address of the store, for messages to people."""
-        ...
 
     def exists(self) -> bool:
         """Return True if the store exists. The first job creates it."""
-        ...
 
     def watched(self) -> Sequence[Path]:
         """Return the folders in which every change of the queue can be seen."""
-        ...
 
     def may_have_changed(self) -> bool:
         """Return True if the store may have changed since the last `scan`. Quick; a False is always right."""
-        ...
 
     def scan(self, now: datetime) -> Sequence[StoredJob]:
         """Return every job of the store.
@@ -173,15 +167,12 @@ class JobStorePort(Protocol):
         Raises:
             StorageError: the store cannot be read.
         """
-        ...
 
     def payloads(self, jobs: Sequence[StoredJob]) -> Sequence[JobRecord]:
         """Return these jobs as they are now, with their payloads, without the jobs that no longer exist."""
-        ...
 
     def finished(self) -> Mapping[str, int]:
         """Return the ids of recently acked jobs, each with the attempt that acked it."""
-        ...
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> Sequence[Outcome]:
         """Make each change by itself, in order.
@@ -190,4 +181,3 @@ class JobStorePort(Protocol):
         an OSError or StorageError, or if this method raises, the next `scan` shows which changes were made. That
         `scan` shows only changes that are as durable as a successful `carry_out` makes them.
         """
-        ...

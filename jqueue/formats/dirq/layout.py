@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 from jqueue.domain.job import JobRecord
@@ -69,8 +70,7 @@ class Simple:
 
     def read(self, path: str) -> dict[str, Any]:
         """Return the fields of a job that an element holds."""
-        with open(path, "rb", buffering=0) as file:
-            return {"payload": file.readall()}
+        return {"payload": Path(path).read_bytes()}
 
     def lock_path(self, path: str) -> str:
         """Return the path of the lock of an element."""

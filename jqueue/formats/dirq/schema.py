@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from jqueue.domain.errors import InvalidJobError
@@ -139,7 +140,6 @@ class Schema:
 
 def _content(path: str) -> bytes | None:
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.readall()
+        return Path(path).read_bytes()
     except FileNotFoundError:
         return None

@@ -171,7 +171,7 @@ class VsqsFolder(JobFolder):
         present = []
         for job, place in jobs:
             with suppress(FileNotFoundError, PermissionError):  # it was removed or renamed, or may not be read
-                payload, state = self._read(place), self._journal.state(key_of(place))
+                payload, state = (self.path / place).read_bytes(), self._journal.state(key_of(place))
                 present.append(job_of(place, state, self.entrypoint).evolve(id=job.id, payload=payload))
         return present
 
@@ -295,7 +295,7 @@ class VsqsFolder(JobFolder):
                 place = self._rename(place, str(Name(number, until)))
             failures = state.failures + job.failures - old.failures
             job = job.evolve(attempt=max(job.attempt, state.attempt + 1), failures=failures)
-            payload = self._read(place)
+            payload = (self.path / place).read_bytes()
             state = state_of(job, state, token=until, next=None, timeout=timeout)
             self._note(place, state, now)
         except (OSError, StorageError):
@@ -342,7 +342,8 @@ class VsqsFolder(JobFolder):
 
     def _remove(self, change: Change, now: datetime) -> StoredJob:
         job = change.old
-        payload = job.payload if job.status is JobStatus.IN_PROGRESS else self._read(change.place)
+        is_claimed = job.status is JobStatus.IN_PROGRESS
+        payload = job.payload if is_claimed else (self.path / change.place).read_bytes()
         os.unlink(self._path(change.place))
         acked = State(id=job.id, attempt=job.attempt, finished=True)
         self._removed[key_of(change.place)] = acked if change.acked else NO_STATE
@@ -365,7 +366,3 @@ class VsqsFolder(JobFolder):
     def _stored_job(self, place: str, state: State, payload: bytes) -> StoredJob:
         """Return the job as a scan would now show it, with this payload."""
         return StoredJob(job_of(place, state, self.entrypoint).evolve(payload=payload), place)
-
-    def _read(self, place: str) -> bytes:
-        with open(self._path(place), "rb", buffering=0) as file:
-            return file.readall()
