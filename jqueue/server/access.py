@@ -30,6 +30,7 @@ from jqueue.domain.operations.leases import ClaimBatch, ClaimLease, EndLease
 from jqueue.domain.operations.operator import Attend, EmptyCommit
 from jqueue.domain.operations.rules import SetSchedule
 from jqueue.ports.sharing import client_name
+from jqueue.runtime.posix_files import closing
 from jqueue.runtime.system import SystemEntropy
 from jqueue.server.problems import Problem
 
@@ -280,11 +281,8 @@ class TokenFile(KnownTokens):
         Raises:
             OSError: it cannot be written.
         """
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
+        with closing(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)) as descriptor:
             os.write(descriptor, f"{role} {hash_of(token)} {name}\n".encode())
-        finally:
-            os.close(descriptor)
 
 
 class Tokens:

@@ -70,15 +70,6 @@ class Problem(Exception):
         document = {"type": f"urn:jqueue:{title}", "title": title, "status": status, "detail": detail}
         self.document: dict[str, Any] = {**about, **document}
 
-    @classmethod
-    def of(cls, error: JQueueError) -> Problem:
-        """Return the problem for an error of the queue. The text of such an error never shows a payload."""
-        kinds = type(error).__mro__
-        status = next(STATUSES[kind] for kind in kinds if kind in STATUSES)
-        later = next((LATER[kind] for kind in kinds if kind in LATER), 2 if status == 503 else None)
-        headers = NONE if later is None else {"Retry-After": str(later)}
-        return cls(status, type(error).__name__, str(error), headers, refusal_of(error).about)
-
     def response(self) -> Response:
         """Return the answer."""
         return Response(msgspec.json.encode(self.document, enc_hook=str), self.status, self.headers, MEDIA_TYPE)
@@ -88,8 +79,12 @@ def problem_of(error: Exception) -> Problem:
     """Return the problem for any error."""
     if isinstance(error, Problem):
         return error
-    if isinstance(error, JQueueError):
-        return Problem.of(error)
+    if isinstance(error, JQueueError):  # whose text never shows a payload
+        kinds = type(error).__mro__
+        status = next(STATUSES[kind] for kind in kinds if kind in STATUSES)
+        later = next((LATER[kind] for kind in kinds if kind in LATER), 2 if status == 503 else None)
+        headers = NONE if later is None else {"Retry-After": str(later)}
+        return Problem(status, type(error).__name__, str(error), headers, refusal_of(error).about)
     if isinstance(error, HTTPException):  # of a route
         name = HTTPStatus(error.status_code).phrase.replace(" ", "")
         return Problem(error.status_code, name, error.detail, error.headers or NONE)

@@ -279,13 +279,11 @@ def _config(app: ASGIApp, settings: Settings, last_answers: int) -> uvicorn.Conf
 @contextmanager
 def _listening(host: str, port: int) -> Iterator[socket.socket]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio then sends small answers at once
-    try:
+    kind = socket.SOCK_STREAM, socket.IPPROTO_TCP  # the protocol is given, so that asyncio sends small answers at once
+    with socket.socket(family, *kind) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
         yield listener
-    finally:
-        listener.close()
 
 
 def _link(settings: Settings, port: int) -> str:

@@ -113,16 +113,13 @@ class Viewers:
             self._read_at = None
             raise
         # The time at which the read began: what happened during it, and is not in it, counts as later.
-        now = self._now() - timedelta(seconds=self._clock.monotonic() - started)
+        now = time_of(self._queue, self._clock) - timedelta(seconds=self._clock.monotonic() - started)
         if last is None or queue is not last.queue or now - last.now >= timedelta(seconds=COUNT_EVERY):
             if self._listed_at is None or now - self._listed_at >= LIST_EVERY:
                 await queue.list_segments()
                 self._listed_at = now
             self._view = View(last.number + 1 if last else 1, now, queue, await queue.stats(now))
         self._read_at = started
-
-    def _now(self) -> datetime:
-        return time_of(self._queue, self._clock)
 
 
 def name_of(queue: JobQueue) -> str:

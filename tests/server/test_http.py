@@ -24,7 +24,7 @@ from jqueue.server.access import Caller, Role, TokenFile
 from jqueue.server.api import LARGEST_BODY, Events, FoundJob
 from jqueue.server.intake import PATIENCE, SLOWEST, Intake
 from jqueue.server.openapi import PROBLEMS, openapi
-from jqueue.server.problems import STATUSES, Problem
+from jqueue.server.problems import STATUSES, Problem, problem_of
 from tests.server.served import TOKENS, serving, token_file
 from tests.virtual_world import in_virtual_time, now
 
@@ -173,7 +173,7 @@ def test_every_error_of_the_queue_has_a_status():
     kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.JQueueError)}
     for kind in kinds:
         error = kind.__new__(kind, "text")
-        problem = Problem.of(error)
+        problem = problem_of(error)
         status = next(STATUSES[each] for each in kind.__mro__ if each in STATUSES)
         assert (status, kind.__name__, f"urn:jqueue:{kind.__name__}") == (
             problem.status, problem.document["title"], problem.document["type"],
