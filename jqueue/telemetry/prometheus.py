@@ -87,7 +87,7 @@ class WatchedQueue(Observer):
         self._stats: QueueStats | None = None
         self._up = False  # True if the last look has succeeded
         self._read_at = 0.0
-        self._looking: asyncio.Task[None] | None = None
+        self.look_under_way: asyncio.Task[None] | None = None
         self._counts: Samples = {}
 
     def start_counting(self) -> None:
@@ -121,9 +121,9 @@ class WatchedQueue(Observer):
 
     async def look(self, seconds: float = DEADLINE) -> None:
         """Wait for new figures of the queue, for some seconds at most. Until they come, the last ones stay."""
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look(), name="jqueue-figures")
-        done, _ = await asyncio.wait([self._looking], timeout=seconds)
+        if self.look_under_way is None:
+            self.look_under_way = asyncio.create_task(self._look(), name="jqueue-figures")
+        done, _ = await asyncio.wait([self.look_under_way], timeout=seconds)
         for look in done:
             look.result()
 
@@ -137,13 +137,7 @@ class WatchedQueue(Observer):
                 logger.warning("the figures of %s cannot be read: %s", self._name, error)
             self._up = False
         finally:
-            self._looking = None
-
-    async def close(self) -> None:
-        """End the look that is under way."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait([self._looking])
+            self.look_under_way = None
 
     async def look_each(self, seconds: float) -> None:
         """Read the figures of the queue again and again, until cancelled."""
@@ -289,10 +283,10 @@ class PrometheusMetrics(Collector):
                 yield
         finally:
             self._present = tuple(each for each in self._present if each is not watched)
-            if looking is not None:
-                looking.cancel()
-                await asyncio.wait([looking])
-            await watched.close()
+            for task in (looking, watched.look_under_way):
+                if task is not None:
+                    task.cancel()
+                    await asyncio.wait([task])
 
     def text(self) -> bytes:
         """Return the metrics in the text format of Prometheus, with the latest figures of each queue."""
