@@ -11,7 +11,7 @@ from typing import Any
 from jqueue.domain.errors import ClaimLostError, JobNotFoundError, JQueueError
 from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.models import Job
-from jqueue.domain.operations.base import JobReference, Operation
+from jqueue.domain.operations.base import Operation, claim_of
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.rules import key_opens_at, opens_at, time_shown
 from jqueue.ports.queue import JobQueue
@@ -141,7 +141,7 @@ class WatchedQueue:
     def _note(self, operation: Operation, refused: object) -> None:
         if not isinstance(operation, Ack | Nack):
             return
-        claim = _claim_of(operation.job)
+        claim = claim_of(operation.job)
         if claim not in self._held:
             return
         if isinstance(refused, ClaimLostError | JobNotFoundError):
@@ -198,12 +198,6 @@ async def next_due(queue: JobQueue, names: frozenset[str], now: datetime, end: d
         entries = [each for each in state.schedules.values() if each.entrypoint in names and not each.paused]
         moments += [time_shown(entry, now) for entry in entries]
     return min((moment for moment in moments if moment > now and (end is None or moment <= end)), default=None)
-
-
-def _claim_of(job: JobReference) -> Claim:
-    if isinstance(job, Job):
-        return job.claim
-    return job if isinstance(job, Claim) else Claim(job, 0)
 
 
 def _kind_of(nack: Nack) -> OutcomeKind:

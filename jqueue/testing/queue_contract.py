@@ -217,10 +217,10 @@ class QueueContractBase:
         while not await condition():  # noqa: ASYNC110 - what is waited for happens in the store
             await asyncio.sleep(self.moment / 10)
 
-    async def one_job(self, queue: JobQueue, **arguments: Any) -> Job:
+    async def one_job(self, queue: JobQueue, entrypoint: str = "work", **arguments: Any) -> Job:
         """Enqueue and claim one job."""
-        await queue.enqueue("work", b"payload", **arguments)
-        [job] = await queue.dequeue("work")
+        await queue.enqueue(entrypoint, b"payload", **arguments)
+        [job] = await queue.dequeue(entrypoint)
         return job
 
     async def time(self, queue: JobQueue) -> datetime:
@@ -246,9 +246,7 @@ class QueueContractBase:
 
     async def dead_job(self, queue: JobQueue, entrypoint: str = "work", **arguments: Any) -> Job:
         """Enqueue a job, make it dead, and return it."""
-        enqueued = await queue.enqueue(entrypoint, b"payload", **arguments)
-        [job] = await queue.dequeue(entrypoint)
-        assert job.id == enqueued.id
+        job = await self.one_job(queue, entrypoint, **arguments)
         await queue.nack(job, dead=True)
         return await self.held(queue, job)
 
