@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -64,7 +65,8 @@ def export(
         with ExitStack() as closing:
             out = sys.stdout
             if output is not None:
-                out = closing.enter_context(_file(output, "x", "made", encoding="ascii", opener=_only_ours))
+                only_ours = partial(os.open, mode=0o600)  # it holds payloads
+                out = closing.enter_context(_file(output, "x", "made", encoding="ascii", opener=only_ours))
             count, shown = 0, output is not None or not sys.stdout.isatty()
             view, _ = closing.enter_context(reading(opened.view, "exporting", selection, shown=shown))
             async for job in view.jobs(opened.now(), selection, in_order=True):
@@ -97,11 +99,6 @@ def _file(path: Path, mode: str, task: str, **options: Any) -> IO[Any]:
         raise RefusedError(f"the file {str(path)!r} exists already: choose another name, or remove it") from None
     except OSError as error:
         raise RefusedError(f"the file {str(path)!r} cannot be {task}: {error.strerror}") from None
-
-
-def _only_ours(name: str, flags: int) -> int:
-    """Open a file that only its owner may read: it holds payloads."""
-    return os.open(name, flags, 0o600)
 
 
 BATCH = 2000
