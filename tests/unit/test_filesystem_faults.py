@@ -165,18 +165,6 @@ def sidecar(path):
     return path.with_name("queue.json.lock")
 
 
-def during_the_next_flush(monkeypatch, action):
-    """Do something in the middle of a write: under the lock, before the file is renamed."""
-    fsync, pending = os.fsync, [action]
-
-    def act_and_flush(descriptor):
-        if pending:
-            pending.pop()()
-        fsync(descriptor)
-
-    monkeypatch.setattr(os, "fsync", act_and_flush)
-
-
 @contextmanager
 def locked(sidecar):
     with open(sidecar, "r+b") as file:
@@ -211,7 +199,7 @@ async def test_a_writer_whose_lock_file_was_removed_does_not_overwrite_another_w
     async def write_as(storage):
         await storage.write(b"other", (await storage.read())[1])
 
-    during_the_next_flush(monkeypatch, remove_and_let_another_write)
+    instead_of_fsync(monkeypatch, lambda _: remove_and_let_another_write())
     with pytest.raises(CASConflictError, match=r"lock file of '.*queue\.json' was removed"):
         await storage.write(b"lost update", etag)
     assert b"other" == path.read_bytes()

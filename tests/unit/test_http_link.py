@@ -70,6 +70,15 @@ async def failure(url, message=b"{}", **options):
         link.close()
 
 
+async def exchange(link):
+    """Send a message, get its answer, and close the connection."""
+    assert link is not None
+    try:
+        assert await link.exchange(b"{}") == b"{}"
+    finally:
+        link.close()
+
+
 async def test_a_broker_that_sends_signs_of_life_is_waited_for():
     steps = [each for _ in range(8) for each in (0.1, piece(b" "))]
     async with server(OK, *steps, piece(b'{"version":3}'), piece(b"")) as (url, requests):
@@ -168,17 +177,6 @@ async def test_closing_ends_exchanges_under_way():
             await link.exchange(b"{}")
 
 
-async def test_the_environment_has_no_proxy_and_a_token(monkeypatch):
-    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
-    monkeypatch.setenv("JQUEUE_TOKEN", TOKEN)
-    async with server(OK, piece(b"{}"), piece(b"")) as (url, requests):
-        link = await BrokerDialer(origin=url)(url)
-        assert link is not None
-        assert await link.exchange(b"{}") == b"{}"
-        link.close()
-    assert TOKEN.encode() in requests[0][0]
-
-
 @pytest.mark.parametrize(
     ("given", "origin", "is_sent"),
     [
@@ -198,16 +196,14 @@ async def test_the_environment_has_no_proxy_and_a_token(monkeypatch):
 async def test_a_token_goes_only_to_the_origin_that_it_was_given_for(
     monkeypatch, given, origin, is_sent, in_environment
 ):
-    """Other URLs come from the queue's object, which others may have written."""
+    """Other URLs come from the queue's object, which others may have written. No proxy of the environment is used."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     async with server(OK, piece(b"{}"), piece(b"")) as (here, requests):
         names = {"here": here, "port": here.rpartition(":")[2]}
         text, place = given.format(**names), origin and origin.format(**names)
         if in_environment:
             monkeypatch.setenv("JQUEUE_TOKEN", text)
-        link = await BrokerDialer(None if in_environment else text, origin=place)(here)
-        assert link is not None
-        assert await link.exchange(b"{}") == b"{}"
-        link.close()
+        await exchange(await BrokerDialer(None if in_environment else text, origin=place)(here))
     assert is_sent == (f"Authorization: Bearer {TOKEN}\r\n".encode() in requests[0][0])
     assert is_sent == (b"Authorization" in requests[0][0])
 
@@ -228,14 +224,12 @@ async def test_certificates_are_checked_against_the_given_file(tmp_path):
             ("localhost", None, False),
         ):
             link = await BrokerDialer(TOKEN, ca_file=ca_file)(f"https://{host}:{port}")
-            assert link is not None
             if is_trusted:
-                assert await link.exchange(b"{}") == b"{}"
-            else:
-                with pytest.raises(LinkError, match=r"cannot be reached.*certificate") as raised:
-                    await link.exchange(b"{}")
-                assert not raised.value.sent
-            link.close()
+                await exchange(link)
+                continue
+            with pytest.raises(LinkError, match=r"cannot be reached.*certificate") as raised:
+                await exchange(link)
+            assert not raised.value.sent
         assert len(requests) == 1, "the token went to a server that is not trusted"
     with pytest.raises(StorageFatalError, match="the file of certificates"):
         await BrokerDialer(ca_file=str(tmp_path / "missing.pem"))("https://localhost:1")
@@ -287,9 +281,7 @@ async def test_the_address_that_a_broker_prints_has_its_token():
         queue: Any = connect(f"jqueue+{url}/queue?insecure=true#token={TOKEN}", BrokerQueue)
         assert (f"{url}/queue", False) == (queue.storage.url, TOKEN in repr(queue))
         assert TOKEN.encode() not in pickle.dumps(queue)
-        link = await queue.storage.dial()
-        assert await link.exchange(b"{}") == b"{}"
-        link.close()
+        await exchange(await queue.storage.dial())
     assert f"Authorization: Bearer {TOKEN}".encode() in requests[0][0]
     for wrong in (TOKEN, f"secret={TOKEN}", "token="):
         with pytest.raises(InvalidURLError, match="#token=TOKEN") as raised:
@@ -303,7 +295,5 @@ async def test_a_queue_in_a_remote_store_finds_its_broker_with_the_token_of_conn
         queue: Any = connect(url, BrokerQueue, token=f"{place}/#token={TOKEN}")
         assert TOKEN not in repr(queue)
         assert TOKEN.encode() not in pickle.dumps(queue)
-        link = await queue.storage.dial_url(place)
-        assert await link.exchange(b"{}") == b"{}"
-        link.close()
+        await exchange(await queue.storage.dial_url(place))
     assert TOKEN.encode() in requests[0][0]

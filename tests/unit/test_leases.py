@@ -78,20 +78,6 @@ async def test_a_lease_is_done_but_for_jobs_that_failed_or_were_not_worked_on():
 
 
 @in_virtual_time
-async def test_a_lease_ends_although_jobs_of_it_were_cancelled():
-    """They have left before, and the segment has no other rows."""
-    async with queue_on(store()) as queue:
-        ids = await with_rows(queue, 4)
-        claim = await claimed(queue, 4)
-        for job_id in ids[2:]:
-            await queue.cancel(job_id, running=True)
-        await queue.end_lease(claim, failed={ids[1]: JobFailure("boom", dead=True)}, worked_on=2)
-        stats = await queue.stats()
-        assert (0, 0, 1, 1) == (stats.depth, stats.in_progress, stats.dead, stats.totals.done)
-        assert not (await queue.read_state(hot=True)).segments
-
-
-@in_virtual_time
 async def test_jobs_in_a_lease_are_found_and_hold_their_ids_and_keys():
     async with queue_on(store()) as queue:
         ids = [f"id-{number}" for number in range(3)]

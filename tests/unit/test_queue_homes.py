@@ -1,21 +1,13 @@
 """A queue object is at home in one event loop of one process at a time; it notices when it has moved."""
 
 import asyncio
-import json
-import os
-import pickle
-import subprocess
-import sys
-from datetime import timedelta
 
 import pytest
 
-from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError, QueueClosedError
-from jqueue.domain.limits import Limits
 from tests.shared_memory import SharedMemory
 
 PATIENCE = 60
@@ -90,76 +82,3 @@ def test_a_broker_can_be_entered_in_one_loop_after_another():
     with pytest.raises(QueueClosedError):
         asyncio.run(queue.enqueue("work", b"payload"))
     assert 2 == len(asyncio.run(queue.read_state()).jobs)
-
-
-# Pickling
-
-
-@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
-def test_a_pickled_queue_has_the_same_settings_and_is_another_writer(kind, tmp_path):
-    options = {"stale_timeout": timedelta(seconds=7), "poll_interval": 2.5, "limits": Limits(payload_bytes=100)}
-    path = tmp_path / "queue.json"
-    queue = kind(LocalFileSystemStorage(path), **options)
-    copy = pickle.loads(pickle.dumps(queue))
-    assert type(queue) is type(copy)
-    assert options == {name: getattr(copy.options, name) for name in options}
-
-    async def write():
-        async with queue:
-            if kind is BrokerQueue:
-                with pytest.raises(QueueClosedError, match="async with"):
-                    await pickle.loads(pickle.dumps(queue)).enqueue("work", b"payload")
-            async with copy:
-                await queue.enqueue("work", b"payload")
-                await copy.enqueue("work", b"payload")
-
-    asyncio.run(write())
-    assert 2 == len(json.loads(path.read_bytes())["commits"]), "one entry for each writer"
-
-
-# Forks
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-
-FORKING = """
-import asyncio, os, sys, time, warnings
-from jqueue import DirectQueue, LocalFileSystemStorage
-
-warnings.simplefilter("ignore")  # Python 3.12 warns of every fork that finds a thread
-path = sys.argv[1]
-queue = DirectQueue(LocalFileSystemStorage(path, lock_timeout=60))
-
-async def enqueue(name, count):
-    for _ in range(count):
-        await queue.enqueue(name, b"payload")
-
-asyncio.run(enqueue("parent", 5))
-children = []
-for number in range(3):
-    child = os.fork()
-    if not child:
-        try:
-            asyncio.run(enqueue(f"child {number}", 10))
-            code = 0
-        except BaseException:
-            import traceback
-            traceback.print_exc()
-            code = 1
-        finally:
-            os._exit(code)
-    children.append(child)
-asyncio.run(enqueue("parent", 10))
-sys.exit(sum(os.waitpid(child, 0)[1] for child in children) != 0)
-"""
-
-
-@needs_fork
-def test_a_forked_queue_is_another_writer_and_loses_nothing(tmp_path):
-    path = tmp_path / "queue.json"
-    done = subprocess.run([sys.executable, "-c", FORKING, path], capture_output=True, text=True, timeout=PATIENCE)
-    assert 0 == done.returncode, done.stderr
-    blob = json.loads(path.read_bytes())
-    names = [job["entrypoint"] for job in blob["jobs"].values()]
-    expected = {"parent": 15, **{f"child {number}": 10 for number in range(3)}}
-    assert expected == {name: names.count(name) for name in expected}, "a job was lost although its enqueue returned"
-    assert len(blob["commits"]) >= 4, "two processes would take each other's commits for their own"

@@ -1,7 +1,6 @@
 """Calls of a queue object that go to a broker: what the simulation of brokers has found once."""
 
 import asyncio
-import json
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
 
@@ -38,6 +37,12 @@ pytestmark = pytest.mark.virtual_time
 
 def queue_on(storage, **options):
     return BrokerQueue(storage, clock=VirtualClock(), **options)
+
+
+def batch_of(*operations, **fields):
+    """Return a message with operations, as a client sends it."""
+    batch = {"do": "batch", "client": "c", "sequence": 1, "token": "t", "seconds": [9] * len(operations)}
+    return encode(batch | {"operations": operations} | fields)
 
 
 class GatedMemory(SharedMemory):
@@ -118,9 +123,8 @@ async def test_results_that_are_too_large_for_one_answer_are_refused_before_the_
             Enqueue("a", new_id="new"),
         )
         for number, sent in enumerate([operations, [AllOrNothing(operations)]], 1):
-            before, batch = await storage.read(), {"do": "batch", "client": "c", "sequence": number, "token": "t"}
-            answer = await handle(encode(batch | {"operations": sent, "seconds": [9] * len(sent)}))
-            assert b"InvalidJobError" in answer
+            before = await storage.read()
+            assert b"InvalidJobError" in await handle(batch_of(*sent, sequence=number))
             assert before == await storage.read()
 
         async def measured(message):
@@ -143,9 +147,8 @@ async def test_a_job_travels_once_and_a_claim_through_a_broker_takes_no_more_tha
     limits = Limits(object_bytes=None, payload_bytes=16 << 20, blob_bytes=256 << 20)
     async with serving(storage, limits=limits), queue_on(storage, limits=limits) as client:
         assert storage.handle is not None
-        message = {"do": "batch", "client": "c", "sequence": 1, "token": "t", "seconds": [9]}
         new = Enqueue("b", bytes(1 << 20), new_id="new", headers={"a": "b"})
-        assert 1000 > len(await storage.handle(encode(message | {"operations": [new]})))
+        assert 1000 > len(await storage.handle(batch_of(new)))
         for _ in range(4):
             job = await client.enqueue("a", bytes(400_000), headers={"a": "b"})
             assert (400_000, {"a": "b"}) == (len(job.payload), job.headers)
@@ -210,16 +213,8 @@ async def test_a_batch_with_a_dequeue_is_refused():
         await broker.enqueue("a", b"")
         dequeue = {"type": "Dequeue", "entrypoints": ["a"]}
         for operation in (dequeue, {"type": "Guarded", "operation": dequeue}):
-            batch = {
-                "do": "batch",
-                "client": "c",
-                "sequence": 1,
-                "token": "",
-                "operations": [operation],
-                "seconds": [9],
-            }
             assert storage.handle is not None
-            assert b"InvalidJobError" in await storage.handle(json.dumps(batch).encode())
+            assert b"InvalidJobError" in await storage.handle(batch_of(operation))
         assert [JobStatus.QUEUED] == [job.status for job in (await broker.read_state()).jobs]
 
 
@@ -259,9 +254,8 @@ async def test_a_value_that_would_harm_the_queue_is_refused_before_the_commit(op
         job = await broker.enqueue("b", b"", job_id="b")
         [claimed] = await broker.dequeue("b")
         before = await storage.read()
-        batch = {"do": "batch", "client": "c", "sequence": 1, "token": "t", "seconds": [9], "operations": [operation]}
         assert storage.handle is not None
-        assert b"InvalidJobError" in await storage.handle(encode(batch))
+        assert b"InvalidJobError" in await storage.handle(batch_of(operation))
         assert before == await storage.read()
         await broker.ack(claimed)
         assert job.id == claimed.id
@@ -274,10 +268,8 @@ async def test_a_broker_with_as_many_clients_as_the_queue_remembers_says_so_once
 
     async def enqueue(*clients):
         assert storage.handle is not None
-        add = {"type": "Enqueue", "entrypoint": "a", "new_id": ""}
-        batch = {"do": "batch", "sequence": 1, "token": "t", "seconds": [9]}
         for client in clients:
-            await storage.handle(encode(batch | {"client": client, "operations": [add | {"new_id": client}]}))
+            await storage.handle(batch_of(Enqueue("a", new_id=client), client=client))
 
     async with serving(storage) as broker:
         await enqueue(*(f"c{number}" for number in range(7)))
