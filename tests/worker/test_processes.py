@@ -226,11 +226,14 @@ class Ear:
 @pytest.mark.wide
 @pytest.mark.parametrize("handler", [process_handlers.hang_with_another, process_handlers.leave_another])
 async def test_child_processes_of_a_handler_end_with_its_process(ear, handler):
-    async with broker() as queue:
-        await handler.using(queue).enqueue(ear.port)
-        assert RunReport(dead=1) == await processed(queue)
+    def heard():
         with ear.lines() as lines:
-            assert {"here\n"} >= set(lines), (await only_job(queue)).error  # it may end before it writes
+            return set(lines)
+
+    async with broker() as queue, working(process_handlers.worker, queue) as task:
+        await handler.using(queue).enqueue(ear.port)
+        assert {"here\n"} >= await asyncio.to_thread(heard)  # it may end before it writes
+    assert RunReport(dead=1) == task.result()
 
 
 PROGRAM = """
