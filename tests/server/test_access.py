@@ -136,15 +136,3 @@ async def test_a_claim_that_waits_gets_no_job_once_its_token_is_revoked(queue, t
     assert b64encode(SECRETS["payload"]) not in answer.body
     [job] = await queue.dequeue("mail", wait=5)
     assert (2, 1) == (job.attempt, job.failures)  # it was handed back without a charge
-
-
-async def test_a_repeated_call_gets_no_jobs_of_another_token_even_if_both_have_one_name(broker, queue, tmp_path):
-    for token in ("first", "second"):
-        TokenFile.add(tmp_path / "tokens", Role.WORKER, "token", token)
-    await queue.enqueue("mail", job_id="one")
-    asked = {"entrypoints": ["mail"], "call": "c"}
-    claims = [
-        (await broker.post("/v1/claims", asked, None, Authorization=f"Bearer {token}")).values["jobs"]
-        for token in ("first", "second", "first")
-    ]
-    assert [["one"], [], ["one"]] == [[job["id"] for job in jobs] for jobs in claims]

@@ -43,8 +43,8 @@ async def enqueue(queue, *ids):
 
 
 async def test_a_repeated_call_gets_the_jobs_that_it_claimed_from_any_broker_and_only_with_its_token(tmp_path):
-    for name in ("ann", "bob"):
-        TokenFile.add(tmp_path / "tokens", Role.WORKER, name, name)
+    for token in ("ann", "bob"):
+        TokenFile.add(tmp_path / "tokens", Role.WORKER, "same-name", token)
     tokens, storage = TokenFile(tmp_path / "tokens"), SlowMemory()
     async with BrokerQueue(storage, clock=VirtualClock()) as queue:
         await enqueue(queue, "1", "2", "3")

@@ -50,11 +50,6 @@ async def test_a_viewer_sees_jobs_and_figures_without_payloads_headers_and_resul
         assert ["nightly"] == list((await viewer.read_state()).schedules)
 
 
-async def test_a_producer_may_not_look_at_the_whole_queue(queue, broker):
-    await queue.enqueue("mail", SECRET)
-    assert (403, "NotAllowed") == (await broker.get("/v1/object", Role.PRODUCER)).problem
-
-
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.WORKER])
 async def test_the_jobs_of_segments_stand_among_the_others(path, tmp_path, role):
     storage = LocalFileSystemStorage(path)
