@@ -2,7 +2,7 @@
 
 import pytest
 
-from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
 from jqueue.server import dashboard
 from tests.server.served import serving, token_file
 
@@ -14,7 +14,7 @@ def path(tmp_path):
 
 @pytest.fixture
 async def queue(path):
-    async with DirectQueue(LocalFileSystemStorage(path)) as queue:
+    async with BrokerQueue(LocalFileSystemStorage(path)) as queue:
         yield queue
 
 

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from jqueue import BrokerQueue, LocalFileSystemStorage
 from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import HandBackCalls
@@ -22,12 +21,6 @@ from tests.server.served import TOKENS, name_of, token_file
 
 REQUESTS = [what for what in ACCESS if isinstance(what, str)]
 SECRETS = {"payload": b"payload-secret", "headers": b"header-secret", "result": b"result-secret"}
-
-
-@pytest.fixture
-async def queue(path):
-    async with BrokerQueue(LocalFileSystemStorage(path)) as queue:
-        yield queue
 
 
 async def send(broker, what, role, body=None, job_id="one"):

@@ -23,14 +23,8 @@ from jqueue.domain.operations.operator import Cancel
 from jqueue.domain.operations.rules import SetSchedule
 from jqueue.ports.sharing import client_name
 from jqueue.server.access import Role, TokenFile
-from tests.server.served import TOKENS, name_of, serving, token_file
+from tests.server.served import TOKENS, name_of, serving
 from tests.two_methods import TwoMethods
-
-
-@pytest.fixture
-async def broker(path, tmp_path):
-    async with BrokerQueue(LocalFileSystemStorage(path)) as queue, serving(queue, token_file(tmp_path)) as served:
-        yield served
 
 
 def batch(*operations, sequence=1, **fields):

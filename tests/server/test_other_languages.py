@@ -9,18 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import BrokerQueue, LocalFileSystemStorage
 from jqueue.server.access import Role
-from tests.server.served import TOKENS, serving, token_file
+from tests.server.served import TOKENS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-
-
-@pytest.fixture
-async def served(path, tmp_path):
-    queue = BrokerQueue(LocalFileSystemStorage(path))
-    async with queue, serving(queue, token_file(tmp_path)) as served:
-        yield served
 
 
 @asynccontextmanager
@@ -53,29 +45,29 @@ async def seen(served, job_id, **wanted):
         await asyncio.sleep(0.05)
 
 
-async def test_a_worker_in_javascript_acks_and_nacks(served):
+async def test_a_worker_in_javascript_acks_and_nacks(broker):
     needs("node")
     path = EXAMPLES / "worker.mjs"
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
-    async with running(served, "node", str(path), JQUEUE_TOKEN=TOKENS[Role.WORKER]):
+    async with running(broker, "node", str(path), JQUEUE_TOKEN=TOKENS[Role.WORKER]):
         good, bad = {"image": "a.png", "width": 10}, {"image": "b.png", "width": 0}
         for job_id, payload in (("good/1", good), ("bad", bad)):
             job = {"entrypoint": "resize", "id": job_id, "json": payload, "keep_result": 60, "max_attempts": 1}
-            await served.post("/v1/jobs", job, Role.PRODUCER)
-        assert good == (await seen(served, "good%2F1", status="completed"))["result"]
-        assert "cannot resize b.png to 0" in (await seen(served, "bad", status="dead"))["error"]
+            await broker.post("/v1/jobs", job, Role.PRODUCER)
+        assert good == (await seen(broker, "good%2F1", status="completed"))["result"]
+        assert "cannot resize b.png to 0" in (await seen(broker, "bad", status="dead"))["error"]
 
 
-async def test_a_worker_in_shell_acks_and_nacks(served, tmp_path):
+async def test_a_worker_in_shell_acks_and_nacks(broker, tmp_path):
     needs("curl", "jq")
     header = tmp_path / "header"
     header.write_text(f"Authorization: Bearer {TOKENS[Role.WORKER]}\n")
     out = tmp_path / "out"
     command = f"cat >> {out}; grep -q end {out}"
     arguments = ("sh", str(EXAMPLES / "worker.sh"), "mail", "sh", "-c", command)
-    async with running(served, *arguments, JQUEUE_HEADER=str(header)):
-        await served.post("/v1/jobs", {"entrypoint": "mail", "id": "a b/1", "text": "grüße\n"}, Role.PRODUCER)
-        assert "the command ended with 1" == (await seen(served, "a%20b%2F1", status="scheduled"))["error"]
-        await served.post("/v1/jobs", {"entrypoint": "mail", "id": "two", "text": "end\n"}, Role.PRODUCER)
-        await seen(served, "two", title="JobNotFoundError")
+    async with running(broker, *arguments, JQUEUE_HEADER=str(header)):
+        await broker.post("/v1/jobs", {"entrypoint": "mail", "id": "a b/1", "text": "grüße\n"}, Role.PRODUCER)
+        assert "the command ended with 1" == (await seen(broker, "a%20b%2F1", status="scheduled"))["error"]
+        await broker.post("/v1/jobs", {"entrypoint": "mail", "id": "two", "text": "end\n"}, Role.PRODUCER)
+        await seen(broker, "two", title="JobNotFoundError")
     assert "grüße\nend\n" == out.read_text(encoding="utf-8")

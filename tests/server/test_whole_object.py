@@ -19,12 +19,6 @@ from tests.server.served import TOKENS, serving, token_file
 SECRET = b"the secret"
 
 
-@pytest.fixture
-async def queue(path):
-    async with BrokerQueue(LocalFileSystemStorage(path)) as queue:
-        yield queue
-
-
 def client_of(broker, role):
     return connect(f"jqueue+{broker.url}", DirectQueue, token=TOKENS[role])
 
