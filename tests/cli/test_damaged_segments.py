@@ -118,11 +118,3 @@ def test_what_can_be_read_of_an_object_that_is_cut_off_is_brought_back(path, que
     state = queue.read_state()
     assert (["j0", "j1", "j2"], 6) == ([job.id for job in state.jobs], state.version)
     assert "every job of the queue can be read" in refused("repair", path)
-
-
-def test_lines_that_cannot_be_read_are_named_and_no_doctor_calls_them_safe(path, queue):
-    for number in range(2):
-        queue.enqueue("mail", b"", job_id=f"j{number}")
-    path.write_bytes(path.read_bytes().replace(b'"entrypoint":"mail"', b'"entrypoint":5', 1))
-    assert "1 line cannot be read as a job: that of j0: entrypoint" in values("stats", path)["warnings"][0]
-    assert 1 == values("doctor", path, status=1)["status"]

@@ -48,22 +48,8 @@ class Interrupted(LocalFileSystemStorage):
         return await super().write(content, if_match)
 
 
-async def test_the_commit_itself_compares_the_job_with_what_was_seen(path, other):
-    """Another program claims the job after the dashboard has read the queue, and before it writes."""
-    storage = Interrupted(path)
-    async with DirectQueue(storage) as queue:
-        job = await queue.enqueue("mail", b"")
-        app = dashboard(queue, authorize=lambda request: "operator")
-        shown = await seen(app, job.id)
-        storage.first = lambda: other.dequeue("mail")
-        answer = await act(app, "cancel", {"id": job.id, "seen": shown["seen"]})
-        assert (409, "ChangedMeanwhileError") == answer.problem
-        assert "has changed meanwhile" in answer.values["detail"]
-        [held] = (await queue.read_state()).in_progress_jobs()
-        assert not held.cancel_requested
-
-
-async def test_the_commit_itself_compares_several_jobs_limits_and_a_cron_entry_too(path, other):
+async def test_the_commit_itself_compares_jobs_limits_and_a_cron_entry_with_what_was_seen(path, other):
+    """Another program changes them after the dashboard has read the queue, and before it writes."""
     storage = Interrupted(path)
     async with DirectQueue(storage) as queue:
         job = await queue.enqueue("mail", b"", job_id="a")
@@ -76,7 +62,9 @@ async def test_the_commit_itself_compares_several_jobs_limits_and_a_cron_entry_t
         ):
             storage.first = meanwhile
             assert {"done": 0, **DONE, "changed": 1} == (await act(app, action, body)).values
+        shown = await seen(app, job.id)
         for action, body, meanwhile in (
+            ("cancel", {"id": "a", "seen": shown["seen"]}, lambda: other.dequeue("mail")),
             ("limit", {"entrypoint": "mail", "seen": OPEN, "max_running": 5}, lambda: other.limit("mail", running=9)),
             (
                 "unschedule",
@@ -85,9 +73,12 @@ async def test_the_commit_itself_compares_several_jobs_limits_and_a_cron_entry_t
             ),
         ):
             storage.first = meanwhile
-            assert 409 == (await act(app, action, body)).status
+            answer = await act(app, action, body)
+            assert (409, "ChangedMeanwhileError") == answer.problem
+            assert "meanwhile" in answer.values["detail"]
         state = await queue.read_state()
-        assert ("a", 2) == (state.jobs[0].id, state.jobs[0].priority)
+        [held] = state.in_progress_jobs()
+        assert ("a", 2, False) == (held.id, held.priority, held.cancel_requested)
         assert 9 == state.entrypoints["mail"].max_running
         assert "0 4 * * *" == state.schedules["nightly"].cron
 

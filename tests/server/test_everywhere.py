@@ -25,6 +25,7 @@ async def test_the_page_works_below_a_path(queue, mounted):
     assert 307 == (await get(mounted, "/admin/queue")).status
     index = await get(mounted, "/admin/queue/")
     assert (200, True) == (index.status, index.headers["content-type"].startswith("text/html"))
+    assert b"<html" in index.body
     assert b'src="/' not in index.body
     assert b'href="/' not in index.body
     assert 200 == (await get(mounted, "/admin/queue/app.js")).status

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import hashlib
 import json
 import socket
 from contextlib import AsyncExitStack, suppress
@@ -380,21 +379,6 @@ async def test_without_tokens_every_program_of_the_machine_is_an_operator(path):
     async with BrokerQueue(LocalFileSystemStorage(path)) as queue, serving(queue) as served:
         assert 200 == (await served.post("/v1/jobs", {"entrypoint": "mail"}, None)).status
         assert json.loads(OPENAPI.read_bytes()) == (await served.get("/v1/openapi.json", None)).values
-
-
-async def test_the_dashboard_is_beside_it_for_viewers_and_operators(served):
-    assert b"<html" in (await served.get("/", None)).body
-    assert 401 == (await served.get("/api/overview", None)).status
-    proof = {"X-Jqueue-Dashboard": "1"}
-    for role in (Role.PRODUCER, Role.WORKER):
-        assert 403 == (await served.post("/api/session", {"token": TOKENS[role]}, None, **proof)).status
-    answer = await served.post("/api/session", {"token": TOKENS[Role.VIEWER]}, None, **proof)
-    assert "HttpOnly" in answer.headers["Set-Cookie"]
-    overview = await served.get("/api/overview", None, Cookie=answer.headers["Set-Cookie"].partition(";")[0])
-    assert "viewer" == overview.values["role"]
-    forged = hashlib.sha256(TOKENS[Role.OPERATOR].encode()).hexdigest()
-    name = answer.headers["Set-Cookie"].partition("=")[0]
-    assert 401 == (await served.get("/api/overview", None, Cookie=f"{name}={forged}")).status
 
 
 @pytest.mark.parametrize(
