@@ -89,13 +89,6 @@ async def working(worker, *queues, **options):
             await task
 
 
-def cancel_tasks(before):
-    """Cancel all tasks of a program but those from before, as at its end. The writer of a queue is not its worker's."""
-    for task in asyncio.all_tasks() - before:
-        if task.get_name() != "jqueue-writer":
-            task.cancel()
-
-
 async def drained(worker, *queues):
     """Run a worker until nothing is ready, and return its report."""
     return await worker.run(*queues, drain=True, signals=False)

@@ -7,13 +7,7 @@ import pytest
 from jqueue.operations import Enqueue
 from jqueue.worker import BatchContext, RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import (
-    LONG,
-    QUEUED,
-    broker,
-    drained,
-    working,
-)
+from tests.worker.scenes import LONG, QUEUED, broker, drained, working
 
 
 def recording(worker, entrypoint="work", **options):

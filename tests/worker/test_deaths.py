@@ -6,13 +6,7 @@ import threading
 
 import pytest
 
-from jqueue import (
-    BrokerQueue,
-    DirectQueue,
-    InMemoryStorage,
-    InvalidJobError,
-    Job,
-)
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Job
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Exponential, RunReport, Worker

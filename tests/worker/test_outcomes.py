@@ -14,18 +14,7 @@ from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from jqueue.worker import Context, Discard, Exponential, Retry, RetryRule, Router, RunReport, Snooze, Worker
 from tests.virtual_world import now
-from tests.worker.scenes import (
-    DEAD,
-    LONG,
-    QUEUED,
-    SECRET,
-    broker,
-    drained,
-    only_job,
-    stubborn,
-    until,
-    working,
-)
+from tests.worker.scenes import DEAD, LONG, QUEUED, SECRET, broker, drained, only_job, stubborn, until, working
 
 pytestmark = pytest.mark.virtual_time
 

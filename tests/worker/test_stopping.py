@@ -20,18 +20,7 @@ from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
 from jqueue.worker.signals import handle_signals
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import (
-    QUEUED,
-    broker,
-    cancel_tasks,
-    counted,
-    direct,
-    drained,
-    only_job,
-    stubborn,
-    until,
-    working,
-)
+from tests.worker.scenes import QUEUED, broker, counted, direct, drained, only_job, stubborn, until, working
 
 
 def sleeper(seconds, **options):
@@ -148,6 +137,27 @@ async def test_outcomes_are_in_the_queue_before_the_lifespan_ends_and_before_the
     assert ([1], [QUEUED, "queue closed"]) == (cancelled, events)
 
 
+async def cancelled_once(worker, queue, condition, stops=0, *, everything=True):
+    """Run a worker until a condition holds, and cancel its run, or all tasks as at the end of a program.
+
+    Returns the seconds until it has ended. The writer of a queue is not its worker's.
+    """
+    others = asyncio.all_tasks()
+    task = asyncio.create_task(worker.run(queue, signals=False))
+    await until(condition)
+    for _ in range(stops):
+        worker.stop()
+        await asyncio.sleep(1)  # the end has begun, and waits for the handler
+    mine = [other for other in asyncio.all_tasks() - others if other.get_name() != "jqueue-writer"]
+    for other in sorted(mine, key=lambda other: other is task):  # the handler's before the worker's
+        if everything or other is task:
+            other.cancel()
+    before = now()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    return now() - before
+
+
 @pytest.mark.parametrize("stops", [0, 1])
 @pytest.mark.parametrize("everything", [False, True])
 @in_virtual_time
@@ -155,21 +165,9 @@ async def test_cancelling_run_or_all_tasks_of_a_program_hands_jobs_back_before_i
     worker, work, begun, _, cancelled = sleeper(1000, grace=600)
     async with broker() as queue:
         await work.using(queue, max_attempts=1).enqueue(1)
-        others = asyncio.all_tasks()
-        task = asyncio.create_task(worker.run(queue, signals=False))
-        await until(lambda: begun)
-        for _ in range(stops):
-            worker.stop()
-            await asyncio.sleep(1)  # the end has begun, and waits for the handler
-        mine = [other for other in asyncio.all_tasks() - others if other.get_name() != "jqueue-writer"]
-        for other in sorted(mine, key=lambda other: other is task):  # the handler's before the worker's
-            if everything or other is task:
-                other.cancel()
-        before = now()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        seconds = await cancelled_once(worker, queue, lambda: begun, stops, everything=everything)
         job = await only_job(queue)
-    assert ([1], QUEUED, 0, True) == (cancelled, job.status, job.failures, now() - before < 0.1)
+    assert ([1], QUEUED, 0, True) == (cancelled, job.status, job.failures, seconds < 0.1)
 
 
 @in_virtual_time
@@ -187,12 +185,7 @@ async def test_a_job_is_handed_back_unharmed_if_all_tasks_are_cancelled_before_i
 
     async with broker(kind=Deaf) as queue:
         await work.using(queue, max_attempts=1).enqueue()
-        others = asyncio.all_tasks()
-        task = asyncio.create_task(worker.run(queue, signals=False))
-        await until(lambda: acked)
-        cancel_tasks(others)
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        await cancelled_once(worker, queue, lambda: acked)
         job = await only_job(queue)
     assert (QUEUED, 0) == (job.status, job.failures)
 
@@ -213,14 +206,8 @@ async def test_a_job_whose_ack_is_refused_right_before_all_tasks_are_cancelled_i
     async with broker(kind=Deaf, limits=Limits(batch_size=2)) as queue:
         for _ in range(3):
             await queue.enqueue("work", b"")
-        others = asyncio.all_tasks()
-        task = asyncio.create_task(worker.run(queue, signals=False))
-        await asyncio.sleep(1)
-        go_on.set()
-        await until(lambda: len(calls) == 2)
-        cancel_tasks(others)
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        asyncio.get_running_loop().call_later(1, go_on.set)
+        await cancelled_once(worker, queue, lambda: len(calls) == 2)
     assert 3 == sum(len(operations) for operations in calls[2:])
 
 

@@ -25,17 +25,7 @@ from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
 from jqueue.worker.loop_watch import watch_loop
 from tests.virtual_world import in_virtual_time, now, stand_still
-from tests.worker.scenes import (
-    LONG,
-    FailingQueue,
-    broker,
-    counted,
-    direct,
-    drained,
-    stubborn,
-    until,
-    working,
-)
+from tests.worker.scenes import LONG, FailingQueue, broker, counted, direct, drained, stubborn, until, working
 
 GONE = StorageFatalError("the queue's object has disappeared")
 DOWN = StorageError("the connection was reset")
