@@ -17,7 +17,7 @@ from jqueue.cli.printing import note
 from jqueue.cli.worker import LogFormat, log_to_stderr
 from jqueue.connect import connect
 from jqueue.core.broker import BrokerQueue
-from jqueue.domain.errors import JQueueError, QueueMissingError
+from jqueue.domain.errors import QueueMissingError
 from jqueue.ports.storage import describe, storage_of
 from jqueue.runtime.addresses import is_own_address
 from jqueue.server.access import KnownTokens, Role, TokenFile, random_text
@@ -162,15 +162,12 @@ def serve(
         return
     if not url:
         raise RefusedError("give the URL of the queue")
-    try:
-        address, port = address_of(listen)
-        _check_address(address, certificate, key, has_tokens=token_file is not None or insecure, insecure=insecure)
-        token = "" if token_file is not None or insecure else random_text()
-        operator_tokens = KnownTokens({token: Role.OPERATOR}) if token else None
-        tokens = operator_tokens if token_file is None else TokenFile(token_file)
-        queue = connect(url, create=create, insecure=insecure, must_exist=must_exist)
-    except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
-        raise RefusedError(str(error)) from None
+    address, port = address_of(listen)
+    _check_address(address, certificate, key, has_tokens=token_file is not None or insecure, insecure=insecure)
+    token = "" if token_file is not None or insecure else random_text()
+    operator_tokens = KnownTokens({token: Role.OPERATOR}) if token else None
+    tokens = operator_tokens if token_file is None else TokenFile(token_file)
+    queue = connect(url, create=create, insecure=insecure, must_exist=must_exist)
     if not isinstance(queue, BrokerQueue):
         raise RefusedError("this queue has a format that cannot be served: `jqueue migrate` moves its jobs to another")
     names = tuple(host or ())
@@ -181,8 +178,6 @@ def serve(
         asyncio.run(_serve(queue, settings, f"#token={token}" if token else "", public_url, health))
     except OSError as error:
         raise RefusedError(f"the broker cannot listen on {listen}: {error.strerror or error}") from None
-    except JQueueError as error:
-        raise RefusedError(str(error)) from None
 
 
 async def _serve(

@@ -41,12 +41,15 @@ class Command(TyperCommand):
     left_out: Any = None
 
     def invoke(self, ctx: Any) -> Any:
-        """As in typer."""
+        """As in typer. Errors of jqueue, which hold no secrets of a URL, and missing extras are printed in one line."""
         try:
             return super().invoke(ctx)
-        except RefusedError as error:
+        except Exception as error:
             from jqueue.cli.printing import refusal
+            from jqueue.domain.errors import JQueueError
 
+            if not isinstance(error, RefusedError | JQueueError | ImportError):
+                raise
             raise refusal(str(error), as_json=ctx.params.get("as_json", False)) from None
 
     def make_parser(self, ctx: Any) -> Any:

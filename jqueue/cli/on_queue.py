@@ -134,14 +134,14 @@ def on_queue(
 
     Raises:
         RefusedError: the work could not be done.
+        JQueueError: likewise.
+        ImportError: the extra for the store is not installed.
     """
     try:
         queue = connect(url, direct, create=create)
     except MissingFolderError as error:
         remedy = "correct the path, or add --create" if absent else "correct the path"
         raise RefusedError(f"there is no queue: the folder {error.folder!r} does not exist; {remedy}") from None
-    except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
-        raise RefusedError(str(error)) from None
     answers: list[Answer] = []  # `asyncio.run` makes the repr of what its coroutine returns
 
     async def perform() -> None:
@@ -169,8 +169,6 @@ def on_queue(
         return answers[0]
     except UnknownOutcomeError:
         raise RefusedError(UNKNOWN) from None
-    except (JQueueError, ImportError) as error:
-        raise RefusedError(str(error)) from None
 
 
 @contextmanager

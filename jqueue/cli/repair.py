@@ -24,7 +24,7 @@ from jqueue.core.blob.segment_object import decode_chunk
 from jqueue.core.blob.segment_reader import SegmentReader, pieces_of
 from jqueue.core.observers import Observers
 from jqueue.core.tasks import retried
-from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError
+from jqueue.domain.errors import InvalidBlobError, ObjectMissingError
 from jqueue.domain.operations.segments import DropRows, is_given_up
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.segments import Segment, Span, common, joined, object_of, size_of
@@ -71,13 +71,9 @@ def repair(url: URL, yes: Yes = False, dry_run: DryRun = False, as_json: AsJSON 
 
     Exits with 1 if the answer is no, and with 2 if there is nothing to give up.
     """
-    try:
-        storage = open_storage(url)
-        if (mended := asyncio.run(_mend_object(storage, yes=yes, dry_run=dry_run))) is not None:
-            tell(*mended, as_json=as_json)
-            return
-    except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
-        raise RefusedError(str(error)) from None
+    if (mended := asyncio.run(_mend_object(open_storage(url), yes=yes, dry_run=dry_run))) is not None:
+        tell(*mended, as_json=as_json)
+        return
     damaged = on_queue(url, _damaged)
     lost, readable = Counter[str](), sum(each.readable for each in damaged)
     for each in damaged:

@@ -255,10 +255,7 @@ def migrate(
     """
 
     async def perform(opened: OpenedQueue) -> tuple[MigrationReport, list[str], str, str]:
-        try:
-            target = connect(dest, direct, create=create)
-        except ValueError as error:  # messages of errors about a URL hold no secrets
-            raise RefusedError(str(error)) from None
+        target = connect(dest, direct, create=create)
         name, header = describe(storage_of(target)), opened.view.header
         if isinstance(storage_of(target), InMemoryStorage):
             raise RefusedError(IN_MEMORY)

@@ -16,8 +16,8 @@ import typer
 
 from jqueue import LocalFileSystemStorage, connect
 from jqueue.cli.app import app
-from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import OpenedQueue, on_queue
+from jqueue.domain.errors import QueueMissingError
 from jqueue.testing.faults import FaultyStorage
 from tests.cli.commands import SECRET, Blocking, process, refused, rows, run, text, values
 from tests.cli.hostile import assert_harmless, fill
@@ -145,7 +145,7 @@ def test_at_a_terminal_a_command_says_after_a_second_what_it_waits_for(path, url
         monkeypatch.setattr(sys, "stderr", screen)
         for latency in (0.1, 9.0):
             storage = FaultyStorage(LocalFileSystemStorage(path), latency=latency)
-            with pytest.raises(RefusedError, match="there is no queue"):
+            with pytest.raises(QueueMissingError, match="there is no queue"):
                 on_queue(url_of(storage), nothing)
         print("the end", file=screen, flush=True)
         said = b""
