@@ -144,6 +144,7 @@ class Listing:
         payloads: True if the beginnings of payloads are shown, or with JSON the payloads.
         as_json: True for a line of JSON for each job.
         more: number of jobs that fit, but are beyond the limit. It is known at the end.
+        damage: the error if segments are missing or damaged: all jobs of the others are listed. Likewise.
     """
 
     selection: Selection
@@ -153,6 +154,7 @@ class Listing:
     payloads: bool
     as_json: bool
     more: int = 0
+    damage: JobsUnreadableError | None = None
 
     async def lines(self, view: QueueView, now: datetime, terminal: Terminal) -> AsyncGenerator[list[str], None]:
         """Yield the lines of the list, some at a time. The first rows decide the widths of the columns.
@@ -163,7 +165,6 @@ class Listing:
         number, layout = 0, Layout(self._columns(), terminal)
         is_cut = terminal.width is not None and not self.as_json
         short = await _short_ids(view, now, terminal) if is_cut else str
-        damage: JobsUnreadableError | None = None
         try:
             async for rows in in_chunks(self._rows(view, now, with_total=is_cut)):
                 number += len(rows)
@@ -172,19 +173,18 @@ class Listing:
                 else:
                     yield layout.lines([Cell(short(job_id.text), job_id.style), *rest] for job_id, *rest in rows)
         except JobsUnreadableError as error:  # all others were found
-            damage = error
+            self.damage = error
         if not self.as_json and not number:
             yield ["no job matches" if self.selection else "no jobs"]
         elif is_cut:
             total = counted(number + self.more, "job")
             footer = f"{total}, {self.more:,} of them not shown" if self.more else total
             yield ["", terminal.styled(footer, "dim")]
-        if damage is not None:
-            raise damage
+        if self.damage is not None:
+            raise self.damage
 
     async def _rows(self, view: QueueView, now: datetime, *, with_total: bool) -> AsyncGenerator[Any, None]:
         """Yield the rows of the jobs, in order."""
-        damage: JobsUnreadableError | None = None
         if self.sort is not None or self.reverse:  # in memory
             place = KEYS[self.sort]
             first = FirstItems[Job](self.limit, lambda job: place(job, now), reverse=self.reverse)
@@ -192,7 +192,7 @@ class Listing:
                 async for job in view.jobs(now, self.selection):
                     first.add(job)
             except JobsUnreadableError as error:  # all others were found
-                damage = error
+                self.damage = error
             jobs = first.found()
             self.more = first.number - len(jobs)
         elif self.limit is None:
@@ -201,13 +201,11 @@ class Listing:
             return
         else:
             jobs, more, unread = await view.first_jobs(self.limit, now, self.selection)
-            damage = JobsUnreadableError(unread) if unread else None
+            self.damage = JobsUnreadableError(unread) if unread else None
             if more and with_total:
                 self.more = await view.count(now, self.selection) - len(jobs)
         for job in jobs:
             yield self._row(job, now)
-        if damage is not None:
-            raise damage
 
     def _columns(self) -> Sequence[Column]:
         columns = [Column("id"), Column("entrypoint", cut=True), Column("status"), Column("for", right=True)]

@@ -33,7 +33,7 @@ from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.ports.queue import Wait, payload_of
 from jqueue.ports.sharing import client_name
 from jqueue.ports.storage import describe, time_of
-from jqueue.server.access import ACCESS, HIDDEN, Caller, Role, check, check_operation, not_signed_in, without_hidden
+from jqueue.server.access import HIDDEN, Caller, check, check_operation, not_signed_in, without_hidden
 from jqueue.server.calls import end, is_gone, unless_gone
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.past import events_of
@@ -258,11 +258,6 @@ class Endpoint:
     body: Any
     query: type[_Body]
     errors: tuple[int, ...]
-
-    @property
-    def roles(self) -> frozenset[Role]:
-        """The roles that may use it."""
-        return ACCESS[self.request]
 
 
 ENDPOINTS: list[Endpoint] = []

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from jqueue.server.access import HIDDEN, Role
+from jqueue.server.access import ACCESS, HIDDEN, Role
 from jqueue.server.api import ENDPOINTS, Endpoint
 from jqueue.server.problems import MEDIA_TYPE, STATUSES
 
@@ -94,7 +94,7 @@ def _operation(endpoint: Endpoint, schema_of: dict[Any, Any]) -> dict[str, Any]:
 
 def _rights(endpoint: Endpoint) -> str:
     """Return the roles for an endpoint, and the fields of its answer that each of them does not see."""
-    roles = [role for role in Role if role in endpoint.roles]
+    roles = [role for role in Role if role in ACCESS[endpoint.request]]
     fields = {name for answer in endpoint.answers for name in answer.__struct_fields__}
     hidden = {role: ", ".join(sorted(HIDDEN[role] & fields)) for role in roles if HIDDEN[role] & fields}
     sentences = [f"Hidden from a {role}: {names}." for role, names in hidden.items()]
