@@ -309,13 +309,12 @@ class Tokens:
 
     def __call__(self, request: Request) -> Role | None:
         """Return the role of the user who has sent a request."""
-        user = self._user(request.cookies.get(self.cookie, ""))
+        user = self.user(request)
         return None if user is None else user.role
 
-    def name(self, request: Request) -> str | None:
-        """Return the name of the token of the user who has sent a request."""
-        user = self._user(request.cookies.get(self.cookie, ""))
-        return None if user is None else user.name
+    def user(self, request: Request) -> Caller | None:
+        """Return the user who has sent a request, with the name of the token."""
+        return self._user(request.cookies.get(self.cookie, ""))
 
     def _user(self, value: str) -> Caller | None:
         caller = self._known.caller(value, self._value)

@@ -212,11 +212,6 @@ def _redrive(job_id: str, values: Values) -> Operation:
     return Redrive(job_id, delay=delay, fresh=bool(values["fresh"]))
 
 
-def _edit(job_id: str, values: Values) -> Operation:
-    """Return the operation that queues a dead job again with the payload that was entered."""
-    return Redrive(job_id, fresh=True, payload=_payload(values) or b"")
-
-
 def _old_time(job: Job) -> tuple[str, dict[str, Any]]:
     return "reschedule", {"delay": "0s", "run_at": None if job.run_at is None else job.run_at.timestamp()}
 
@@ -260,8 +255,9 @@ ACTIONS: Mapping[str, Action] = {
     ),
     "edit": Action(
         "one job", "Edit…", "Queue this job again with another payload?",
-        "Show the payload first to correct it here. Its steps are done again.", "Queue again", "Queued again", _edit,
-        _PAYLOAD, states=_DEAD, needs=("dead_letters", "reschedule"),
+        "Show the payload first to correct it here. Its steps are done again.", "Queue again", "Queued again",
+        lambda job_id, values: Redrive(job_id, fresh=True, payload=_payload(values) or b""), _PAYLOAD,
+        states=_DEAD, needs=("dead_letters", "reschedule"),
     ),
     "remove": Action(
         "job", "Remove…", "Remove {these} for good?",

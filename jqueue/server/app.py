@@ -201,9 +201,9 @@ class _Dashboard:
             raise HTTPException(404, "there is no such action")
         body = await _body(request)
         view = await self._viewers.look(fresh=True)
-        asked_by = self._authorize.name(request) if isinstance(self._authorize, Tokens) else None
+        user = self._authorize.user(request) if isinstance(self._authorize, Tokens) else None
         try:
-            return await actions.Request(name, self._queue, view, body, self._clock, asked_by).done()
+            return await actions.Request(name, self._queue, view, body, self._clock, user and user.name).done()
         finally:
             self._viewers.forget()
 
