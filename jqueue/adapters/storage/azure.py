@@ -95,14 +95,10 @@ class _Transport(AioHttpTransport):  # type: ignore[misc]
         """Send a request, through the proxy of the environment if it has one for the host."""
         host = urlsplit(request.url).hostname or ""
         if host not in self._proxies:
-            self._proxies[host] = await in_a_network_thread(_proxies_for, host)
+            self._proxies[host] = await in_a_network_thread(lambda: {} if proxy_bypass(host) else getproxies())
         answer = await super().send(request, **({"proxies": self._proxies[host]} | options))
         self._note_date(answer.headers.get("Date"))
         return answer
-
-
-def _proxies_for(host: str) -> dict[str, str]:
-    return {} if proxy_bypass(host) else getproxies()
 
 
 class AzureBlobStorage(RemoteStorage[Any]):
