@@ -68,13 +68,13 @@ async def test_the_function_gets_a_job_whose_last_attempt_failed_once_it_is_dead
 
 @pytest.mark.parametrize("kind", [BrokerQueue, DirectQueue])
 @in_virtual_time
-async def test_the_function_gets_a_job_whose_last_attempt_died_with_its_worker_whoever_handles_it(kind):
+async def test_the_function_gets_a_job_of_any_queue_whose_last_attempt_died_with_its_worker(kind):
     worker, told = mourner()
     storage = InMemoryStorage(clock=VirtualClock())
     lost = [await die_with(direct(storage), name) for name in ("work", "video")]
     await direct(storage).enqueue("later", b"", max_attempts=2)
     await direct(storage).dequeue("later", claim_timeout=60)  # it is tried again
-    async with working(worker, broker(storage, kind)):
+    async with working(worker, direct(), broker(storage, kind)):
         await asyncio.sleep(300)
     assert {job.id for job in lost} == {job.id for job in told}
     assert [(DEAD, STALE, SECRET.encode())] * 2 == [(job.status, job.error, job.payload) for job in told]
@@ -111,16 +111,6 @@ async def test_a_worker_whose_process_commits_for_others_is_told_of_their_lost_j
                 await client.enqueue("work", b"", max_attempts=1)
                 await asyncio.sleep(30)
         assert [[], ["work"]] == [[job.entrypoint for job in told] for told in (told_first, told_second)]
-
-
-@in_virtual_time
-async def test_every_queue_of_a_worker_is_looked_after():
-    worker, told = mourner()
-    queues = direct(), direct()
-    await die_with(queues[1])
-    async with working(worker, *queues):
-        await asyncio.sleep(300)
-    assert [STALE] == [job.error for job in told]
 
 
 @pytest.mark.parametrize("show_errors", [False, True])

@@ -312,31 +312,6 @@ async def test_a_handler_that_goes_on_after_its_claim_is_lost_keeps_its_slot_unt
 # Claims that are lost, and cancelled jobs
 
 
-async def test_a_claim_without_a_confirmed_heartbeat_for_its_timeout_is_lost():
-    worker, begun, cancelled = Worker(claim_timeout=30), [], []
-
-    @worker.handler("work")
-    async def work(ctx: Context) -> None:
-        begun.append(now())
-        try:
-            await asyncio.sleep(10_000)
-        except asyncio.CancelledError:
-            cancelled.append((now(), ctx.is_cancelled, ctx.cancelled.is_set()))
-            raise
-
-    storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
-    async with broker(storage, deadline=5) as queue:
-        await queue.enqueue("work", b"")
-        async with working(worker, queue):
-            await until(lambda: begun)
-            storage.on_write(*[Fault.LOST_REQUEST] * 10_000)
-            await until(lambda: cancelled)
-            worker.stop()
-            worker.stop()
-    [(time, *flags)] = cancelled
-    assert (True, [True, True]) == (30 <= time <= 50, flags)
-
-
 # The context, and what goes with the ack
 
 
