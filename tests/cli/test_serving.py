@@ -20,7 +20,6 @@ import pytest
 from jqueue.server.access import Role, TokenFile
 from tests.cli.commands import PATIENCE, SECRET, refused, run
 from tests.telemetry.samples import samples_of
-from tests.unit.test_shared_files import STRANGER, run_as
 
 pytestmark = pytest.mark.wide
 
@@ -173,21 +172,6 @@ def test_a_broker_on_this_machine_wants_the_token_of_its_address(path):
         assert 200 == call(link, "GET", "/v1/stats")[0]
         process.send_signal(signal.SIGTERM)
         assert "everyone who reaches this address" in process.communicate(timeout=PATIENCE)[1]
-
-
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be several users")
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_another_user_of_the_machine_gets_nothing_of_a_private_queue_from_its_broker(path, queue):
-    queue.enqueue("mail", SECRET.encode(), job_id="one")
-    with running(path, "--listen", "127.0.0.1:0", command="serve") as (_, link):
-
-        async def look():
-            with pytest.raises(PermissionError):
-                path.read_bytes()
-            return [call(link, "GET", target) for target in ("/v1/jobs/one", "/v1/object", "/api/job/payload?id=one")]
-
-        for status, _, content in run_as(STRANGER, look):
-            assert (401, False) == (status, SECRET.encode() in content)
 
 
 def test_a_broker_has_probes_and_metrics_and_logs_once_when_its_store_fails_and_is_back(path, queue):

@@ -6,7 +6,6 @@ from contextlib import aclosing
 import pytest
 
 from jqueue import JobStatus
-from jqueue.domain.job import Progress
 from jqueue.worker import Context, RunReport, Worker
 from tests.virtual_world import now
 from tests.worker.scenes import broker, counted, drained, working
@@ -90,7 +89,3 @@ async def test_a_handler_in_a_thread_tracks_rows():
         assert RunReport(succeeded=1) == await drained(worker, queue)
         assert 6 == await queue.result(job)
         assert (3, 3, "") == (await queue.find(job.id)).progress[:3]
-
-
-def test_progress_is_shown_by_its_parts():
-    assert Progress(3, 10, "page 3") == (3, 10, "page 3", None)
