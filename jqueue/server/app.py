@@ -202,8 +202,9 @@ class _Dashboard:
         body = await _body(request)
         view = await self._viewers.look(fresh=True)
         user = self._authorize.user(request) if isinstance(self._authorize, Tokens) else None
+        asked_by = None if user is None else user.name
         try:
-            return await actions.Request(name, self._queue, view, body, self._clock, user and user.name).done()
+            return await actions.Request(name, self._queue, view, body, self._clock, asked_by).done()
         finally:
             self._viewers.forget()
 
