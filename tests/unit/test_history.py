@@ -24,7 +24,8 @@ pytestmark = pytest.mark.virtual_time
 FULL = EVENTS_PER_OBJECT + 1
 
 
-def faulty():
+@pytest.fixture
+def storage():
     return FaultyObjects(InMemoryStorage(clock=VirtualClock()))
 
 
@@ -59,8 +60,7 @@ def calls(storage, name):
     return [suffix for called, suffix in storage.object_calls if called == name]
 
 
-async def test_a_thousand_events_cost_one_more_request():
-    storage = faulty()
+async def test_a_thousand_events_cost_one_more_request(storage):
     async with queue_on(storage, BrokerQueue) as queue:
         await queue.configure(history=3600)
         for _ in range(20):
@@ -75,8 +75,7 @@ async def test_a_thousand_events_cost_one_more_request():
     assert list(range(last, 0, -1)) == await numbers(queue_on(storage))
 
 
-async def test_old_events_are_moved_by_the_next_commit_and_never_by_one_of_their_own():
-    storage = faulty()
+async def test_old_events_are_moved_by_the_next_commit_and_never_by_one_of_their_own(storage):
     queue = queue_on(storage)
     assert None is await header(queue)
     await queue.configure(history=3600)
@@ -91,9 +90,8 @@ async def test_old_events_are_moved_by_the_next_commit_and_never_by_one_of_their
 
 
 @pytest.mark.parametrize("again", [1, 4 * FULL])
-async def test_after_a_restored_backup_the_history_goes_on_behind_the_highest_number(again, caplog):
+async def test_after_a_restored_backup_the_history_goes_on_behind_the_highest_number(storage, again, caplog):
     """Three objects were written after the backup was made."""
-    storage = faulty()
     queue = queue_on(storage)
     await queue.configure(history=3600)
     await add(queue, FULL)
@@ -122,8 +120,7 @@ async def test_after_a_restored_backup_the_history_goes_on_behind_the_highest_nu
     assert list(range(1, history.last + 1)) == numbers
 
 
-async def test_an_object_is_lines_of_json_with_plain_names_and_a_checksum():
-    storage = faulty()
+async def test_an_object_is_lines_of_json_with_plain_names_and_a_checksum(storage):
     async with queue_on(storage) as queue:
         await queue.configure(history=3600, history_payloads=True)
         await queue.enqueue("mail", b"\0", job_id="a", priority=3)
@@ -202,8 +199,7 @@ async def test_a_store_without_objects_refuses_to_keep_a_history():
     assert None is (await queue.configure(history=None)).history
 
 
-async def test_the_oldest_objects_are_removed_and_no_other_files():
-    storage = faulty()
+async def test_the_oldest_objects_are_removed_and_no_other_files(storage):
     await storage.create_object(".history/notes", b"")
     queue = queue_on(storage)
     await queue.configure(history=3600)
@@ -237,8 +233,8 @@ def test_a_batch_whose_events_cannot_be_true_is_refused(text):
         events_in(Raw(text))
 
 
-async def test_events_name_who_asked_for_them_and_the_others_of_the_commit_do_not():
-    queue = queue_on(faulty())
+async def test_events_name_who_asked_for_them_and_the_others_of_the_commit_do_not(storage):
+    queue = queue_on(storage)
     await queue.configure(history=3600)
     for name in "abcdef":
         await queue.enqueue("t", b"", job_id=name)
@@ -257,8 +253,8 @@ async def test_events_name_who_asked_for_them_and_the_others_of_the_commit_do_no
     assert {("b", "cancel"): "eve", ("c", "reschedule"): "bob", **purged} == asked
 
 
-async def test_events_name_the_group_of_their_jobs_also_of_many_at_once():
-    queue = in_segments(DirectQueue(faulty(), clock=VirtualClock()), bulk_jobs=0, fewest_rows=3)
+async def test_events_name_the_group_of_their_jobs_also_of_many_at_once(storage):
+    queue = in_segments(DirectQueue(storage, clock=VirtualClock()), bulk_jobs=0, fewest_rows=3)
     await queue.configure(history=3600)
     async with queue.group("album") as group:
         await queue.enqueue_many([Enqueue("t", b"", group="album")] * 20)

@@ -26,6 +26,11 @@ pytestmark = pytest.mark.virtual_time
 HERE, THERE = "http://here:8470", "http://there:8470"
 
 
+@pytest.fixture
+def storage():
+    return NetworkMemory(clock=VirtualClock())
+
+
 def queue_on(storage, **options):
     return BrokerQueue(storage, clock=VirtualClock(), **options)
 
@@ -62,8 +67,7 @@ def sent_to(storage, url):
 # Clients
 
 
-async def test_a_client_of_a_dead_broker_commits_itself_and_asks_again_later_and_later():
-    storage = NetworkMemory(clock=VirtualClock())
+async def test_a_client_of_a_dead_broker_commits_itself_and_asks_again_later_and_later(storage):
     async with broker_on(storage), queue_on(storage) as client:
         await seat_at(storage, HERE)
         await client.enqueue("work")
@@ -85,8 +89,7 @@ async def test_a_client_of_a_dead_broker_commits_itself_and_asks_again_later_and
 
 
 @pytest.mark.parametrize("another", [True, False], ids=["another program has its port", "its machine is gone"])
-async def test_a_broker_that_is_gone_costs_one_program_a_dial_and_the_next_ones_none(another):
-    storage = NetworkMemory(clock=VirtualClock())
+async def test_a_broker_that_is_gone_costs_one_program_a_dial_and_the_next_ones_none(storage, another):
     operator = DirectQueue(storage, clock=VirtualClock())
     await operator.apply(CreateQueue())
     await operator.apply(TakeSeat(HERE, "gone", 0))
@@ -116,9 +119,8 @@ async def test_a_broker_that_is_gone_costs_one_program_a_dial_and_the_next_ones_
     assert len(storage.links) == 2
 
 
-async def test_a_client_that_only_looks_for_jobs_leaves_the_seat_of_a_broker_that_is_gone():
+async def test_a_client_that_only_looks_for_jobs_leaves_the_seat_of_a_broker_that_is_gone(storage):
     """It may have no right to write."""
-    storage = NetworkMemory(clock=VirtualClock())
     operator = DirectQueue(storage, clock=VirtualClock())
     await operator.apply(CreateQueue())
     await operator.apply(TakeSeat(HERE, "gone", 0))
@@ -129,9 +131,8 @@ async def test_a_client_that_only_looks_for_jobs_leaves_the_seat_of_a_broker_tha
 
 
 @pytest.mark.parametrize("busy", [True, False])
-async def test_a_client_that_is_cut_off_from_a_live_broker_keeps_others_from_it_for_a_minute_at_most(busy):
+async def test_a_client_that_is_cut_off_from_a_live_broker_keeps_others_from_it_for_a_minute_at_most(storage, busy):
     """A broker that commits is never doubted. An idle one clears its name with the next commit that it makes."""
-    storage = NetworkMemory(clock=VirtualClock())
     apart = Way(storage)
 
     async def dial_nobody(url):
@@ -154,8 +155,7 @@ async def test_a_client_that_is_cut_off_from_a_live_broker_keeps_others_from_it_
         assert sent_to(storage, HERE) == served + 1
 
 
-async def test_a_client_goes_to_another_broker_as_soon_as_a_commit_shows_it():
-    storage = NetworkMemory(clock=VirtualClock())
+async def test_a_client_goes_to_another_broker_as_soon_as_a_commit_shows_it(storage):
     async with broker_on(storage, HERE), queue_on(storage) as client:
         await seat_at(storage, HERE)
         await client.enqueue("work")
@@ -170,8 +170,7 @@ async def test_a_client_goes_to_another_broker_as_soon_as_a_commit_shows_it():
             assert sent_to(storage, THERE) == 2
 
 
-async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
-    storage = NetworkMemory(clock=VirtualClock())
+async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again(storage):
     there = Way(storage)
     async with broker_on(there), queue_on(storage) as client:
         seat = await seat_at(storage, HERE)
@@ -189,8 +188,7 @@ async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
         assert sent_to(storage, HERE) == served + 1
 
 
-async def test_a_second_broker_waits_without_touching_the_store_until_the_first_is_gone():
-    storage = NetworkMemory(clock=VirtualClock())
+async def test_a_second_broker_waits_without_touching_the_store_until_the_first_is_gone(storage):
     async with broker_on(storage, HERE):
         first = await seat_at(storage, HERE)
         async with broker_on(storage, THERE):
@@ -207,8 +205,7 @@ async def test_a_second_broker_waits_without_touching_the_store_until_the_first_
             assert await seat_of(storage) == second
 
 
-async def test_a_broker_that_lost_its_seat_answers_still_and_sends_its_clients_on():
-    storage = NetworkMemory(clock=VirtualClock())
+async def test_a_broker_that_lost_its_seat_answers_still_and_sends_its_clients_on(storage):
     async with broker_on(storage, HERE) as first, queue_on(storage) as client:
         await seat_at(storage, HERE)
         await client.enqueue("work")
@@ -224,8 +221,7 @@ async def test_a_broker_that_lost_its_seat_answers_still_and_sends_its_clients_o
         )
 
 
-async def test_a_client_that_is_sent_on_and_on_commits_itself():
-    storage = NetworkMemory(clock=VirtualClock())
+async def test_a_client_that_is_sent_on_and_on_commits_itself(storage):
     operator = DirectQueue(storage, clock=VirtualClock())
     await operator.apply(CreateQueue())
     terms = iter(range(100))
@@ -250,8 +246,7 @@ async def test_a_client_that_is_sent_on_and_on_commits_itself():
         assert sent_to(storage, HERE) > before
 
 
-async def test_a_broker_that_is_closed_leaves_the_seat_and_no_caller_sees_an_error():
-    storage = NetworkMemory(clock=VirtualClock())
+async def test_a_broker_that_is_closed_leaves_the_seat_and_no_caller_sees_an_error(storage):
     async with queue_on(storage) as client:
         async with broker_on(storage):
             await seat_at(storage, HERE)
@@ -277,8 +272,7 @@ async def test_a_broker_of_another_queue_is_left_alone():
         assert (await DirectQueue(other, clock=VirtualClock()).stats()).ready == 0
 
 
-async def test_a_client_whom_the_broker_refuses_commits_itself():
-    storage = NetworkMemory(clock=VirtualClock())
+async def test_a_client_whom_the_broker_refuses_commits_itself(storage):
     async with broker_on(storage), queue_on(storage) as client:
         await seat_at(storage, HERE)
         refused = []
@@ -294,8 +288,7 @@ async def test_a_client_whom_the_broker_refuses_commits_itself():
         assert ((await client.stats()).ready, len(refused)) == (5, 1)
 
 
-async def test_a_broker_creates_no_queue_and_serves_the_one_that_a_client_creates():
-    storage = NetworkMemory(clock=VirtualClock())
+async def test_a_broker_creates_no_queue_and_serves_the_one_that_a_client_creates(storage):
     async with queue_on(storage) as broker, queue_on(storage) as client:
         storage.brokers[HERE] = broker.service().handle
         broker.offer(HERE)
@@ -305,8 +298,7 @@ async def test_a_broker_creates_no_queue_and_serves_the_one_that_a_client_create
         await seat_at(storage, HERE)
 
 
-async def test_two_brokers_behind_one_url_do_not_take_the_seat_in_turns():
-    storage = NetworkMemory(clock=VirtualClock())
+async def test_two_brokers_behind_one_url_do_not_take_the_seat_in_turns(storage):
     async with broker_on(storage), broker_on(storage):
         await asyncio.sleep(20)
         seat, version = await seat_of(storage), (await storage.read())[1]

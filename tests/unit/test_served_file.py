@@ -88,8 +88,7 @@ async def payloads(queue):
 
 @pytest.mark.parametrize("broker_kind", [BrokerQueue, DirectQueue])
 @pytest.mark.parametrize("kind", [BrokerQueue, DirectQueue])
-async def test_both_kinds_of_queue_serve_and_are_served(tmp_path, broker_kind, kind):
-    path = tmp_path / "queue.json"
+async def test_both_kinds_of_queue_serve_and_are_served(path, broker_kind, kind):
     async with opened(path, broker_kind) as (broker, its_commits), opened(path, kind) as (client, commits):
         broker.offer()
         await until_served(path, client)
@@ -103,14 +102,13 @@ async def test_both_kinds_of_queue_serve_and_are_served(tmp_path, broker_kind, k
     assert its_commits.count == 3
 
 
-async def test_a_consumer_watches_the_file_while_nobody_serves_and_a_broker_does_not(tmp_path):
+async def test_a_consumer_watches_the_file_while_nobody_serves_and_a_broker_does_not(path):
     """Each commit of a broker would be an event for itself, and cause a read."""
     pytest.importorskip("watchfiles")
 
     def watching():
         return [thread for thread in threading.enumerate() if thread.name == "jqueue-file-events"]
 
-    path = tmp_path / "queue.json"
     async with opened(path, share=False, poll_interval=3600) as (alone, _), opened(path, share=False) as (other, _):
         await other.enqueue("other", b"")
         waiting = asyncio.create_task(alone.dequeue("work", wait=3600))
@@ -146,8 +144,7 @@ async def test_the_watch_of_an_event_loop_that_was_closed_ends_with_the_next_eve
     await until(ended)
 
 
-async def test_a_queue_that_does_not_share_commits_itself(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_a_queue_that_does_not_share_commits_itself(path):
     async with served(path) as (_, its_commits, _, _), opened(path, share=False) as (alone, commits):
         for _ in range(5):
             await alone.enqueue("work", b"")
@@ -165,8 +162,7 @@ async def test_a_path_that_is_too_long_for_a_socket_is_served(tmp_path, monkeypa
         assert (1, 0) == (its_commits.count, commits.count)
 
 
-async def test_a_socket_that_a_killed_broker_has_left_is_passed_by_and_replaced(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_a_socket_that_a_killed_broker_has_left_is_passed_by_and_replaced(path):
     left = socket.socket(socket.AF_UNIX)
     left.bind(f"{path}.broker")
     left.close()
@@ -180,9 +176,9 @@ async def test_a_socket_that_a_killed_broker_has_left_is_passed_by_and_replaced(
 
 
 @pytest.mark.parametrize("name", ["queue.json.broker", "queue.json.broker.lock"])
-async def test_serving_touches_no_file_of_another_program(tmp_path, name):
+async def test_serving_touches_no_file_of_another_program(path, name):
     """Such as a queue that an earlier version has made under this name."""
-    path, other = tmp_path / "queue.json", tmp_path / name
+    other = path.with_name(name)
     other.write_bytes(b"another queue")
     async with opened(path) as (broker, its_commits):
         broker.offer()
@@ -200,8 +196,7 @@ def test_a_queue_does_not_get_the_name_of_a_file_beside_another_queue(tmp_path, 
 
 
 @pytest.mark.parametrize("gone", [(".broker",), (".broker.lock",), (".broker", ".broker.lock")])
-async def test_a_socket_or_lock_that_somebody_removed_is_made_again(tmp_path, gone):
-    path = tmp_path / "queue.json"
+async def test_a_socket_or_lock_that_somebody_removed_is_made_again(path, gone):
     async with served(path) as (_, _, client, _):
         for end in gone:
             os.unlink(f"{path}{end}")
@@ -211,8 +206,7 @@ async def test_a_socket_or_lock_that_somebody_removed_is_made_again(tmp_path, go
                 await until_served(path, each)
 
 
-async def test_a_broker_that_ends_removes_only_what_it_has_made(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_a_broker_that_ends_removes_only_what_it_has_made(path):
     ends = (".broker", ".broker.lock")
     async with served(path):
         for end in ends:
@@ -243,8 +237,7 @@ asyncio.run(work(sys.argv[1]))
 """
 
 
-async def test_a_broker_keeps_back_the_descriptors_that_it_needs_itself(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_a_broker_keeps_back_the_descriptors_that_it_needs_itself(path):
     with program(CROWDED, path) as broker, ExitStack() as stack:
         assert "serves\n" == await asyncio.to_thread(broker.stdout.readline)
         for _ in range(300):
@@ -262,8 +255,7 @@ async def test_a_broker_keeps_back_the_descriptors_that_it_needs_itself(tmp_path
             assert [b"by itself", b"first", b"in the crowd"] == await payloads(queue)
 
 
-async def test_a_client_is_told_of_a_file_that_was_removed_or_replaced(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_a_client_is_told_of_a_file_that_was_removed_or_replaced(path):
     async with served(path) as (broker, _, client, _):
         path.unlink()
         with pytest.raises(UnknownOutcomeError, match=r"has disappeared.* also its broker"):  # it was sent
@@ -272,9 +264,9 @@ async def test_a_client_is_told_of_a_file_that_was_removed_or_replaced(tmp_path)
             await client.enqueue("work", b"")
         with pytest.raises(BlobMissingError):
             await broker.enqueue("work", b"")
-        async with opened(tmp_path / "other.json") as (other, _):
+        async with opened(path.with_name("other.json")) as (other, _):
             await other.enqueue("work", b"")
-        (tmp_path / "other.json").rename(path)
+        path.with_name("other.json").rename(path)
         with pytest.raises(StorageFatalError):
             await client.enqueue("work", b"")
         with pytest.raises(StorageFatalError):
@@ -284,8 +276,8 @@ async def test_a_client_is_told_of_a_file_that_was_removed_or_replaced(tmp_path)
 
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="this system does not list its descriptors")
-async def test_a_queue_object_that_is_dropped_ends_its_connection_without_the_garbage_collector(tmp_path):
-    path, troubles = tmp_path / "queue.json", []
+async def test_a_queue_object_that_is_dropped_ends_its_connection_without_the_garbage_collector(path):
+    troubles = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context["message"]))
     async with served(path) as (_, its_commits, _, _):
         gc.collect()
@@ -332,8 +324,8 @@ class Raw:
                 return number, json.loads(await self.reader.readexactly(size))
 
 
-async def test_large_messages_that_do_not_come_hold_small_ones_up_never_and_large_ones_for_a_short_time(tmp_path):
-    path, large = tmp_path / "queue.json", b"while there is no room" + bytes(LARGE_BYTES - LARGEST_MESSAGE)
+async def test_large_messages_that_do_not_come_hold_small_ones_up_never_and_large_ones_for_a_short_time(path):
+    large = b"while there is no room" + bytes(LARGE_BYTES - LARGEST_MESSAGE)
     async with asyncio.timeout(SECONDS), served(path) as (_, its_commits, client, commits), AsyncExitStack() as stack:
         liars = [await stack.enter_async_context(Raw(path)) for _ in range(LARGE_BYTES // LARGEST_MESSAGE + 1)]
         for liar in liars:
@@ -354,8 +346,7 @@ async def test_large_messages_that_do_not_come_hold_small_ones_up_never_and_larg
         assert (1, 0) == (its_commits.count, commits.count)
 
 
-async def test_a_client_that_reads_no_answers_is_read_no_further(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_a_client_that_reads_no_answers_is_read_no_further(path):
     async with asyncio.timeout(SECONDS), served(path) as (_, _, client, commits):
         with socket.socket(socket.AF_UNIX) as raw:
             raw.connect(f"{path}.broker")
@@ -410,8 +401,7 @@ def program(text, *arguments):
             os.killpg(process.pid, signal.SIGKILL)
 
 
-async def test_a_child_does_not_hold_the_seat_of_its_killed_parent(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_a_child_does_not_hold_the_seat_of_its_killed_parent(path):
     with program(FORK, path) as parent:
         assert "child\n" == await asyncio.to_thread(parent.stdout.readline)
         async with opened(path) as (queue, commits), opened(path) as (client, its_commits):
@@ -426,8 +416,7 @@ async def test_a_child_does_not_hold_the_seat_of_its_killed_parent(tmp_path):
             await until_served(path, client)
 
 
-async def test_a_connection_from_before_a_fork_is_not_used_by_the_child(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_a_connection_from_before_a_fork_is_not_used_by_the_child(path):
 
     async def calls(queue, name):
         for number in range(100):
@@ -448,9 +437,9 @@ async def test_a_connection_from_before_a_fork_is_not_used_by_the_child(tmp_path
         assert 200 == len(await payloads(client))
 
 
-async def test_a_client_that_stood_still_itself_does_not_give_its_broker_up(tmp_path):
+async def test_a_client_that_stood_still_itself_does_not_give_its_broker_up(path):
     """A handler that blocks the event loop, or a pause of the machine: the frames of meanwhile are there, not read."""
-    storage, ready, over = LocalFileSystemStorage(tmp_path / "queue.json"), threading.Event(), threading.Event()
+    storage, ready, over = LocalFileSystemStorage(path), threading.Event(), threading.Event()
 
     async def answer(message):
         await asyncio.sleep(SILENCE + 1)
@@ -486,8 +475,7 @@ async def meet(*queues):
             await queue.enqueue("work", b"")
 
 
-async def test_a_broker_queue_that_sees_others_serves_them_until_it_is_closed(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_a_broker_queue_that_sees_others_serves_them_until_it_is_closed(path):
     async with opened(path) as (second, its_commits), opened(path, DirectQueue) as (third, commits):
         async with opened(path) as (first, first_commits):
             await meet(first, third)
@@ -505,8 +493,7 @@ async def test_a_broker_queue_that_sees_others_serves_them_until_it_is_closed(tm
 
 
 @pytest.mark.parametrize(("kind", "options"), [(DirectQueue, {}), (BrokerQueue, {"share": False})])
-async def test_other_queues_do_not_offer_by_themselves(tmp_path, kind, options):
-    path = tmp_path / "queue.json"
+async def test_other_queues_do_not_offer_by_themselves(path, kind, options):
     async with (
         opened(path, kind, **options) as (first, commits),
         opened(path, kind, **options) as (second, its_commits),
@@ -514,11 +501,10 @@ async def test_other_queues_do_not_offer_by_themselves(tmp_path, kind, options):
         for _ in range(3):
             await meet(first, second)
         assert (9, 9) == (commits.count, its_commits.count)
-    assert {"queue.json", "queue.json.lock"} == set(os.listdir(tmp_path))
+    assert {"queue.json", "queue.json.lock"} == set(os.listdir(path.parent))
 
 
-async def test_waiting_calls_of_a_direct_queue_share_a_commit_while_others_commit(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_waiting_calls_of_a_direct_queue_share_a_commit_while_others_commit(path):
     async with opened(path, DirectQueue) as (first, commits), opened(path, DirectQueue) as (second, _):
         await meet(first)
         commits.count = 0
@@ -530,8 +516,8 @@ async def test_waiting_calls_of_a_direct_queue_share_a_commit_while_others_commi
         assert 1 == commits.count
 
 
-async def test_a_program_of_one_call_never_offers_nor_does_a_lone_one(tmp_path):
-    path, taken = tmp_path / "queue.json", []
+async def test_a_program_of_one_call_never_offers_nor_does_a_lone_one(path):
+    taken = []
 
     class Watched(LocalFileSystemStorage):
         async def take_seat(self, handle):
@@ -546,8 +532,7 @@ async def test_a_program_of_one_call_never_offers_nor_does_a_lone_one(tmp_path):
     assert [] == taken
 
 
-async def test_a_broker_that_stood_still_leaves_the_seat_to_another(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_a_broker_that_stood_still_leaves_the_seat_to_another(path):
     async with opened(path) as (first, commits), opened(path) as (second, its_commits):
         await meet(first, second)
         await until(Path(f"{path}.broker").exists)
@@ -561,9 +546,8 @@ async def test_a_broker_that_stood_still_leaves_the_seat_to_another(tmp_path):
         assert (0, 6) == (commits.count, its_commits.count)
 
 
-def test_a_broker_whose_event_loop_has_ended_frees_the_seat(tmp_path):
+def test_a_broker_whose_event_loop_has_ended_frees_the_seat(path):
     """Its connections would be accepted by the system, and never answered."""
-    path = tmp_path / "queue.json"
     queue = BrokerQueue(LocalFileSystemStorage(path))
 
     async def serve():
@@ -586,8 +570,7 @@ def test_a_broker_whose_event_loop_has_ended_frees_the_seat(tmp_path):
     asyncio.run(stop())
 
 
-async def test_a_queue_object_that_is_dropped_serves_no_longer(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_a_queue_object_that_is_dropped_serves_no_longer(path):
     async with opened(path, DirectQueue) as (client, commits):
         queue = BrokerQueue(LocalFileSystemStorage(path))
         await queue.start()

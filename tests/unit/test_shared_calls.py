@@ -310,6 +310,11 @@ class Wire(SharedMemory):
         await asyncio.Event().wait()
 
 
+@pytest.fixture
+def wire():
+    return Wire()
+
+
 @asynccontextmanager
 async def client_of(wire):
     """Use a queue object whose calls go to the broker."""
@@ -356,8 +361,7 @@ def test_a_batch_that_creates_the_queue_is_known_if_another_call_of_the_commit_h
     assert [[None]] == perform([msgspec.structs.replace(batch, again=True)], draft, EPOCH)
 
 
-async def test_a_client_goes_on_after_a_backup_was_restored():
-    wire = Wire()
+async def test_a_client_goes_on_after_a_backup_was_restored(wire):
     async with serving(wire) as broker, client_of(wire) as client:
         backup, _ = await wire.read()
         for number in range(5):
@@ -373,8 +377,7 @@ async def test_a_client_goes_on_after_a_backup_was_restored():
         assert 5 == sum(job.entrypoint == "b" for job in (await client.read_state()).jobs)
 
 
-async def test_an_operation_that_cannot_travel_as_json_fails_no_other_one():
-    wire = Wire()
+async def test_an_operation_that_cannot_travel_as_json_fails_no_other_one(wire):
     async with serving(wire), client_of(wire) as client:
         half = "\ud800"
         outcomes = await asyncio.gather(
@@ -385,8 +388,7 @@ async def test_an_operation_that_cannot_travel_as_json_fails_no_other_one():
         assert isinstance(outcomes[2], JobNotFoundError)
 
 
-async def test_a_broker_that_does_not_know_an_operation_leaves_it_to_the_client():
-    wire = Wire()
+async def test_a_broker_that_does_not_know_an_operation_leaves_it_to_the_client(wire):
 
     async def older(message, handle):
         return encode(Answer(error=refusal_of(InvalidJobError("cannot read it"))))
@@ -400,9 +402,8 @@ async def test_a_broker_that_does_not_know_an_operation_leaves_it_to_the_client(
 
 
 @pytest.mark.parametrize("place", ["message", "operation"])
-async def test_a_broker_refuses_what_it_does_not_know(place):
+async def test_a_broker_refuses_what_it_does_not_know(wire, place):
     """It would do something else than its client has asked for."""
-    wire = Wire()
     async with serving(wire) as broker:
         batch = Batch(client="c", sequence=1, token="t", operations=(Enqueue("a", b"", new_id="new"),), seconds=(5.0,))
         message = msgspec.json.decode(encode(batch))
@@ -412,8 +413,7 @@ async def test_a_broker_refuses_what_it_does_not_know(place):
         assert [] == list((await broker.read_state()).jobs)
 
 
-async def test_a_broker_that_is_cut_off_from_the_store_soon_delays_calls_no_more():
-    wire = Wire()
+async def test_a_broker_that_is_cut_off_from_the_store_soon_delays_calls_no_more(wire):
     there = Way(wire)
     async with serving(there), client_of(wire) as client:
         there.is_down, began, slow = True, now(), 0
@@ -425,8 +425,7 @@ async def test_a_broker_that_is_cut_off_from_the_store_soon_delays_calls_no_more
         assert slow <= 16
 
 
-async def test_a_dequeue_does_not_wait_at_a_broker_that_is_cut_off_from_the_store():
-    wire = Wire()
+async def test_a_dequeue_does_not_wait_at_a_broker_that_is_cut_off_from_the_store(wire):
     there = Way(wire)
     async with serving(there), client_of(wire) as client:
         waiting = asyncio.create_task(client.dequeue("a", wait=600))
@@ -455,8 +454,7 @@ async def test_a_broker_that_begins_does_not_wait_for_itself():
             await asyncio.sleep(0.5)
 
 
-async def test_a_dequeue_whose_claims_were_handed_back_is_known_as_not_done():
-    wire = Wire()
+async def test_a_dequeue_whose_claims_were_handed_back_is_known_as_not_done(wire):
 
     async def between(message, handle):
         if not isinstance(message, Claim):
@@ -474,8 +472,7 @@ async def test_a_dequeue_whose_claims_were_handed_back_is_known_as_not_done():
         assert {JobStatus.QUEUED} == {job.status for job in (await broker.read_state()).jobs}
 
 
-async def test_a_queue_object_that_has_served_is_a_client_again():
-    wire = Wire()
+async def test_a_queue_object_that_has_served_is_a_client_again(wire):
     first = queue_on(wire)
     async with first:
         first.service()
@@ -500,8 +497,7 @@ async def test_an_observer_of_a_broker_sees_the_calls_of_its_clients_one_by_one(
         assert 4 == seen.calls
 
 
-async def test_a_heartbeat_from_a_client_does_not_wait_behind_the_new_jobs_of_the_broker():
-    wire = Wire()
+async def test_a_heartbeat_from_a_client_does_not_wait_behind_the_new_jobs_of_the_broker(wire):
     there = Way(wire)
     async with queue_on(there, max_pending=2) as broker, client_of_offer(broker, wire) as client:
         [job] = await client.dequeue("first")
@@ -515,8 +511,7 @@ async def test_a_heartbeat_from_a_client_does_not_wait_behind_the_new_jobs_of_th
         await asyncio.gather(*full, return_exceptions=True)
 
 
-async def test_a_very_large_call_is_not_sent_to_a_broker():
-    wire = Wire()
+async def test_a_very_large_call_is_not_sent_to_a_broker(wire):
     async with serving(wire), client_of(wire) as client:
         wire.sent.clear()
         jobs = await client.apply(*(Enqueue("a", bytes(50_000)) for _ in range(300)))

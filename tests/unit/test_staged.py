@@ -26,7 +26,8 @@ from tests.virtual_world import in_virtual_time
 FIRST = Transaction("app", 1)
 
 
-def objects():
+@pytest.fixture
+def storage():
     return FaultyObjects(InMemoryStorage(clock=VirtualClock()))
 
 
@@ -63,8 +64,7 @@ async def left(storage):
 
 
 @in_virtual_time
-async def test_one_commit_names_the_segments_of_all_tasks_in_their_order():
-    storage = objects()
+async def test_one_commit_names_the_segments_of_all_tasks_in_their_order(storage):
     async with deep_queue(storage) as queue:
         await queue.enqueue("work", b"first")
         tasks = [await stage(queue, b"a", b"b", b"c", rows=2), await stage(queue, b"d", task=1)]
@@ -79,8 +79,7 @@ async def test_one_commit_names_the_segments_of_all_tasks_in_their_order():
 
 
 @in_virtual_time
-async def test_a_few_jobs_enter_the_blob_with_all_their_options():
-    storage = objects()
+async def test_a_few_jobs_enter_the_blob_with_all_their_options(storage):
     async with deep_queue(storage, hot_bytes=9999) as queue:
         task = await stage(queue, b"a", b"b", b"c", priority=[1, 0, 0], delay=[None, None, 60], max_attempts=3)
         assert StagedReceipt(3) == await queue.enqueue_staged([task], FIRST)
@@ -94,8 +93,7 @@ async def test_a_few_jobs_enter_the_blob_with_all_their_options():
 
 
 @in_virtual_time
-async def test_more_segments_than_the_manifest_takes_are_joined_and_their_rows_keep_options_and_places():
-    storage = objects()
+async def test_more_segments_than_the_manifest_takes_are_joined_and_their_rows_keep_options_and_places(storage):
     async with deep_queue(storage) as queue:
         number = SEGMENTS_KEPT + 1
         tasks = [
@@ -113,16 +111,15 @@ async def test_more_segments_than_the_manifest_takes_are_joined_and_their_rows_k
 
 @pytest.mark.parametrize("hot_bytes", [1, 9999])
 @in_virtual_time
-async def test_the_first_of_two_rows_gets_their_unique_key_whatever_their_priorities(hot_bytes):
-    async with deep_queue(objects(), hot_bytes) as queue:
+async def test_the_first_of_two_rows_gets_their_unique_key_whatever_their_priorities(storage, hot_bytes):
+    async with deep_queue(storage, hot_bytes) as queue:
         task = await stage(queue, b"first", b"other", b"second", unique_key=["a", "b", "a"], priority=[2, 0, 0])
         assert StagedReceipt(2, 1) == await queue.enqueue_staged([task], FIRST)
         assert [b"other", b"first"] == await claimed(queue)
 
 
 @in_virtual_time
-async def test_a_missing_segment_is_not_named():
-    storage = objects()
+async def test_a_missing_segment_is_not_named(storage):
     async with deep_queue(storage) as queue:
         tasks = [await stage(queue, b"a"), await stage(queue, b"b", task=1)]
         await storage.remove_object(FOLDER + tasks[1].segments[0].name)
@@ -132,8 +129,8 @@ async def test_a_missing_segment_is_not_named():
 
 
 @in_virtual_time
-async def test_segments_that_may_be_removed_are_not_named():
-    async with deep_queue(objects()) as queue:
+async def test_segments_that_may_be_removed_are_not_named(storage):
+    async with deep_queue(storage) as queue:
         task = await stage(queue, b"a")
         await asyncio.sleep(STAGED_NAMED_WITHIN.total_seconds() + 1)
         with pytest.raises(DeadlineExceededError, match="may be removed"):
@@ -141,8 +138,7 @@ async def test_segments_that_may_be_removed_are_not_named():
 
 
 @in_virtual_time
-async def test_segments_of_attempts_that_were_not_reported_are_removed_with_the_commit():
-    storage = objects()
+async def test_segments_of_attempts_that_were_not_reported_are_removed_with_the_commit(storage):
     async with deep_queue(storage) as queue:
         lost, task = await stage(queue, b"a"), await stage(queue, b"a", task=1)
         other = await stage(queue, b"b", transaction=Transaction("app", 11))
@@ -160,8 +156,7 @@ async def test_a_queue_without_segments_refuses_them():
 
 
 @in_virtual_time
-async def test_a_collection_keeps_staged_segments_until_their_write_is_done():
-    storage = objects()
+async def test_a_collection_keeps_staged_segments_until_their_write_is_done(storage):
     async with deep_queue(storage) as queue:
         await queue.pause("nothing")
         await stage(queue, b"a")
@@ -181,8 +176,8 @@ async def test_a_collection_keeps_staged_segments_until_their_write_is_done():
 
 @pytest.mark.parametrize("hot_bytes", [1, 9999])
 @in_virtual_time
-async def test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all(hot_bytes):
-    async with deep_queue(objects(), hot_bytes) as queue:
+async def test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all(storage, hot_bytes):
+    async with deep_queue(storage, hot_bytes) as queue:
         await queue.enqueue("work", b"holder", unique_key="taken")
         task = await stage(queue, b"a", b"b", b"c", unique_key=[None, "taken", "free"])
         version = (await queue.read_state(hot=True)).version
@@ -197,9 +192,8 @@ async def test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all(hot_bytes):
     "keys", [["a", "b", "c", "d"], ["a", "c", "x", "y"], ["x", "x", "x", "x"], ["x", "a", "x", "b"]]
 )
 @in_virtual_time
-async def test_of_very_many_taken_keys_no_row_is_read_and_each_key_is_added_once(monkeypatch, keys):
+async def test_of_very_many_taken_keys_no_row_is_read_and_each_key_is_added_once(storage, monkeypatch, keys):
     monkeypatch.setattr("jqueue.core.bulk.MOST_CONFLICTS", 1)
-    storage = objects()
     async with deep_queue(storage) as queue:
         first = await stage(queue, b"a", b"b", b"c", b"d", unique_key=list("abcd"))
         assert StagedReceipt(4) == await queue.enqueue_staged([first], FIRST)
@@ -225,8 +219,7 @@ async def test_of_very_many_taken_keys_no_row_is_read_and_each_key_is_added_once
 
 
 @in_virtual_time
-async def test_the_first_key_that_is_taken_is_named_although_its_row_is_not_loaded():
-    storage = objects()
+async def test_the_first_key_that_is_taken_is_named_although_its_row_is_not_loaded(storage):
     async with deep_queue(storage) as queue, deep_queue(storage) as other:
         await queue.enqueue("work", b"a", unique_key="in a segment")
         await queue.enqueue("claimed", b"b", unique_key="in the blob")
@@ -238,8 +231,8 @@ async def test_the_first_key_that_is_taken_is_named_although_its_row_is_not_load
 
 
 @in_virtual_time
-async def test_a_transaction_is_forgotten_with_a_commit_after_its_time():
-    async with deep_queue(objects()) as queue:
+async def test_a_transaction_is_forgotten_with_a_commit_after_its_time(storage):
+    async with deep_queue(storage) as queue:
         await queue.enqueue_staged([], Transaction("short", 1, keep=timedelta(hours=1)))
         await queue.enqueue_staged([], Transaction("long", 1))
         await asyncio.sleep(3599)
