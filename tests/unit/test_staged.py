@@ -12,7 +12,6 @@ from jqueue import (
     InMemoryStorage,
     InvalidJobError,
     Limits,
-    StorageError,
 )
 from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.domain.operations.bulk import NewSegment, StagedReceipt, Transaction
@@ -64,21 +63,6 @@ async def left(storage):
 
 
 @in_virtual_time
-async def test_one_commit_names_the_segments_of_all_tasks_in_their_order(storage):
-    async with deep_queue(storage) as queue:
-        await queue.enqueue("work", b"first")
-        tasks = [await stage(queue, b"a", b"b", b"c", rows=2), await stage(queue, b"d", task=1)]
-        fetched, version = storage.writes, (await queue.read_state(hot=True)).version
-        assert StagedReceipt(4) == await queue.enqueue_staged(tasks, FIRST)
-        assert fetched + 1 == storage.writes
-        await queue.enqueue("work", b"last")
-        state = await queue.read_state(hot=True)
-        staged = [name for name in state.segments if name.startswith("staged-")]
-        assert (version + 2, 3) == (state.version, len(staged))
-        assert [b"first", b"a", b"b", b"c", b"d", b"last"] == await claimed(queue)
-
-
-@in_virtual_time
 async def test_a_few_jobs_enter_the_blob_with_all_their_options(storage):
     async with deep_queue(storage, hot_bytes=9999) as queue:
         task = await stage(queue, b"a", b"b", b"c", priority=[1, 0, 0], delay=[None, None, 60], max_attempts=3)
@@ -119,32 +103,12 @@ async def test_the_first_of_two_rows_gets_their_unique_key_whatever_their_priori
 
 
 @in_virtual_time
-async def test_a_missing_segment_is_not_named(storage):
-    async with deep_queue(storage) as queue:
-        tasks = [await stage(queue, b"a"), await stage(queue, b"b", task=1)]
-        await storage.remove_object(FOLDER + tasks[1].segments[0].name)
-        with pytest.raises(StorageError, match="1 of 2 staged segments are gone: they were removed, or tasks ran on"):
-            await queue.enqueue_staged(tasks, FIRST)
-        assert [] == await claimed(queue)
-
-
-@in_virtual_time
 async def test_segments_that_may_be_removed_are_not_named(storage):
     async with deep_queue(storage) as queue:
         task = await stage(queue, b"a")
         await asyncio.sleep(STAGED_NAMED_WITHIN.total_seconds() + 1)
         with pytest.raises(DeadlineExceededError, match="may be removed"):
             await queue.enqueue_staged([task], FIRST)
-
-
-@in_virtual_time
-async def test_segments_of_attempts_that_were_not_reported_are_removed_with_the_commit(storage):
-    async with deep_queue(storage) as queue:
-        lost, task = await stage(queue, b"a"), await stage(queue, b"a", task=1)
-        other = await stage(queue, b"b", transaction=Transaction("app", 11))
-        await queue.enqueue_staged([task], FIRST)
-        kept = {FOLDER + each.segments[0].name for each in (task, other)}
-        assert (sorted(kept), 1) == (await left(storage), len(lost.segments))
 
 
 @in_virtual_time
@@ -172,20 +136,6 @@ async def test_a_collection_keeps_staged_segments_until_their_write_is_done(stor
         await asyncio.sleep(7 * 86400)
         assert 1 == await queue.collect()
         assert [FOLDER + task.segments[0].name] == await left(storage)
-
-
-@pytest.mark.parametrize("hot_bytes", [1, 9999])
-@in_virtual_time
-async def test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all(storage, hot_bytes):
-    async with deep_queue(storage, hot_bytes) as queue:
-        await queue.enqueue("work", b"holder", unique_key="taken")
-        task = await stage(queue, b"a", b"b", b"c", unique_key=[None, "taken", "free"])
-        version = (await queue.read_state(hot=True)).version
-        with pytest.raises(DuplicateJobError, match="taken"):
-            await queue.enqueue_staged([task], FIRST, on_conflict="raise")
-        assert version == (await queue.read_state(hot=True)).version
-        assert StagedReceipt(2, 1) == await queue.enqueue_staged([task], FIRST)
-        assert [b"holder", b"a", b"c"] == await claimed(queue)
 
 
 @pytest.mark.parametrize(
