@@ -31,7 +31,7 @@ async def _nothing(queue):
 
 async def test_workers_of_several_queue_objects_count_what_was_done_on_a_file(tmp_path):
     """The commits of all queue objects are the versions of the queue, and the totals are the runs of the handlers."""
-    storage, jobs = LocalFileSystemStorage(tmp_path / "queue.json"), 60
+    storage, jobs, both = LocalFileSystemStorage(tmp_path / "queue.json"), 60, asyncio.Barrier(2)
 
     async def enqueue(queue):
         await queue.enqueue_many([Enqueue("even" if number % 2 else "odd", b"") for number in range(jobs)])
@@ -47,6 +47,7 @@ async def test_workers_of_several_queue_objects_count_what_was_done_on_a_file(tm
             raise ValueError("always")
 
         await worker.run(queue, drain=True, signals=False)
+        await both.wait()  # the broker of the two may commit for the other one until then
 
     async def observed(do):
         async with BrokerQueue(storage) as queue:
