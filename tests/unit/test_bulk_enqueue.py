@@ -158,9 +158,6 @@ async def test_features_that_only_rows_of_segments_use_are_named_for_older_reade
         assert {feature, "segments"} == {*json.loads(blob)["critical"]}
 
 
-# All or none
-
-
 # Jobs that are there already
 
 
@@ -296,6 +293,3 @@ async def test_keys_of_rows_that_have_left_are_free_and_count_for_nothing(monkey
         with pytest.raises(InvalidJobError, match="more than 0 of these jobs"):
             await queue.enqueue_many(jobs[100:150])
         assert 200 == await depth(queue)
-
-
-# As one enqueue after the other

@@ -219,6 +219,3 @@ async def test_reading_ten_thousand_jobs_yields_to_other_tasks():
         turns += 1
     assert 10_000 == len((await reading).jobs)
     assert turns >= 10
-
-
-# Bytes of the object

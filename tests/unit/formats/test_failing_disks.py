@@ -130,7 +130,7 @@ CASES = [(number, times) for number in range(1, 100) for times in (1, 10**6)]
 
 @pytest.mark.parametrize(
     "name",
-    [each if each in ("enqueue", "claim", "ack") else pytest.param(each, marks=pytest.mark.wide) for each in STEPS],
+    [each if each in OFTEN else pytest.param(each, marks=pytest.mark.wide) for each in STEPS],
 )
 @in_each_format
 async def test_a_disk_that_fails_at_any_write_of_a_step_loses_and_doubles_no_job(form, name, tmp_path, monkeypatch):

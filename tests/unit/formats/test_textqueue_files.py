@@ -27,11 +27,6 @@ def journal(path):
     return path.with_name(f".{path.name}.jq")
 
 
-@pytest.fixture
-def queue(path):
-    return queue_on(path)
-
-
 @pytest.fixture(autouse=True)
 def whole_lines(monkeypatch):
     """Each line counts as whole at once."""
