@@ -33,27 +33,6 @@ class Trial:
 
 
 @FEW
-@given(st.integers(1, 6))
-def test_a_call_may_have_as_many_jobs_as_its_limit(size):
-    async def try_it():
-        trial = Trial(batch_size=size)
-        queue, one = trial.queue, Enqueue("t", b"")
-        await queue.enqueue_many([one] * size)
-        await trial.refuses(queue.apply(*[one] * (size + 1)))
-        await queue.enqueue("t", b"")
-        await trial.refuses(queue.dequeue(batch_size=size + 1))
-        jobs = await queue.dequeue(batch_size=size)
-        more = [*jobs, *await queue.dequeue()]
-        for verb in (queue.heartbeat_many, queue.nack_many, queue.ack_many):
-            await trial.refuses(verb(more))
-        for verb in (queue.heartbeat_many, queue.ack_many):
-            assert [] == await verb(jobs)
-        assert [more[-1].id] == [job.id for job in (await queue.read_state()).jobs]
-
-    run(try_it())
-
-
-@FEW
 @given(st.integers(4_000, 20_000), st.integers(0, 800), st.booleans())
 def test_a_full_queue_takes_no_job_and_can_be_worked_off(room, size, together):
     async def try_it():

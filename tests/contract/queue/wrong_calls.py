@@ -280,6 +280,9 @@ class RefusalsContract(MissingContract):
             bad: list[Any] = [[good, value] for value in ("ack", None, 5, Enqueue)]
             calls: list[Any] = [(f"{one!r}", lambda one=one: queue.apply(*one)) for one in [*bad, [good] * 4]]
             calls += [(f"many: {one!r}", lambda one=one: queue.enqueue_many(one)) for one in [*bad, [good] * 4]]
+            many: list[Any] = [queue.ack_many, queue.nack_many, queue.heartbeat_many]
+            calls += [(f"{verb}", lambda verb=verb: verb(["an-id"] * 4)) for verb in many]
+            calls += [("dequeue", lambda: queue.dequeue(batch_size=4))]
             assert await self.refuse(queue, calls) == ""
             assert len(await queue.enqueue_many([good] * 3)) == 3
 
