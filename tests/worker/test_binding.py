@@ -33,16 +33,18 @@ async def waiting(queue):
     return [b"%d" % number for job in jobs for number in json.loads(job.payload).values()]
 
 
-async def test_a_queue_bound_once_is_that_of_enqueue_of_result_and_of_run():
+async def test_a_queue_bound_once_is_that_of_enqueue_of_result_and_of_run_unless_another_is_given():
     worker = Worker()
     work = one_handler(worker)
-    async with broker() as queue:
+    async with broker() as queue, broker() as given:
         worker.bind(queue)
+        await work.using(given).enqueue(3)
         jobs = [await work.enqueue(5), await work.enqueue(number=6), await work.enqueue()]
         jobs.append(await work.using(priority=4, delay=0).enqueue(7))
         assert RunReport(succeeded=4) == await worker.run(drain=True, signals=False)
         assert [5, 6, 3, 7] == [await work.result(job) for job in jobs]
         assert 7 == await work.result(jobs[3].id, timeout=1)
+        assert [b"3"] == await waiting(given)
     assert 4 == jobs[3].priority
 
 
@@ -52,21 +54,6 @@ def test_the_repr_of_a_worker_shows_its_name_its_queue_and_the_number_of_its_han
     assert "Worker(name='mail', handlers=1)" == repr(worker)
     worker.bind(queue)
     assert f"Worker(name='mail', queue={queue!r}, handlers=1)" == repr(worker)
-
-
-async def test_a_queue_given_to_a_call_comes_first_and_binding_again_replaces():
-    worker = Worker()
-    work = one_handler(worker)
-    async with broker() as first, broker() as second, broker() as third:
-        worker.bind(first)
-        await work.enqueue(1)
-        job = await work.using(third).enqueue(3)
-        worker.bind(second)
-        await work.enqueue(2)
-        assert [[b"1"], [b"2"], [b"3"]] == [await waiting(queue) for queue in (first, second, third)]
-        assert RunReport(succeeded=1) == await worker.run(third, drain=True, signals=False)
-        assert 3 == await work.using(third).result(job)
-        assert [b"2"] == await waiting(second)
 
 
 def test_with_a_sync_queue_enqueue_sync_and_result_sync_need_no_await(tmp_path):
