@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import signal
 from typing import Any
 
 import pytest
@@ -117,3 +118,23 @@ async def test_a_job_that_kills_its_workers_is_dead_in_the_end_and_its_neighbour
         assert {"poison"} == {job.id for job in jobs.values() if job.status is JobStatus.DEAD}
         assert {0} == {job.failed_tries for job in jobs.values() if job.status is JobStatus.COMPLETED}
         assert 3 == max(scene.count(BEGINS).values())
+
+
+async def test_workers_that_all_stood_still_keep_their_claims(tmp_path):
+    """The first to go on has a free slot, so it looks for jobs. Those of the others have one attempt."""
+
+    async with Scene(tmp_path).open() as scene:
+        workers = [scene.start("brief") for _ in range(WORKERS)]
+        await scene.until(lambda: all(worker.has_started for worker in workers), "they handle signals")
+        dozes = [Enqueue("doze", b"10", max_attempts=1) for _ in range(2 * WORKERS)]
+        jobs = {job.id for job in await scene.queue.enqueue_many(dozes)}
+        await scene.until(lambda: jobs == scene.count(BEGINS).keys(), "all jobs are claimed")
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGSTOP)
+        await asyncio.sleep(5)
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGCONT)
+            await asyncio.sleep(0.7)
+        await scene.until(lambda: jobs == scene.count(ENDS).keys(), "all jobs are done")
+        await scene.until_only(lambda left: not left, "all jobs are acked")
+        assert {1} == set(scene.count(BEGINS).values())
