@@ -138,7 +138,6 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         timeout: time that one call may take, whatever the client does meanwhile.
 
     Attributes:
-        name: the same URL.
         listed_at_once: largest number of objects in one answer of the store to `list_beside`.
         content_type: the content type to write with.
         dial_url: makes connections to brokers whose URL stands in the queue; None: they are not used.
@@ -163,11 +162,15 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
     dial_url: DialURL | None = None
 
     def __init__(self, url: str, timeout: Duration) -> None:
-        self.url: str = url
-        self.name: str = url
+        self.url = url
         self.timeout: float = to_seconds("timeout", timeout)
         self._client = SharedClient(self._open)
         self._clock = StoreClock()
+
+    @property
+    def name(self) -> str:
+        """The name of the object, as users know it."""
+        return self.url
 
     # Methods that a queue calls
 
@@ -262,7 +265,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         other = object.__new__(type(self))
         vars(other).update(vars(self))
         setattr(other, self.name_field, name)
-        other.url = other.name = self.url.removesuffix(self._name) + name
+        other.url = self.url.removesuffix(self._name) + name
         return other
 
     async def _all(self, begins: str) -> dict[str, tuple[datetime, int]]:

@@ -71,10 +71,6 @@ class LocalFileSystemStorage(ObjectFiles):
         mode: permissions of a new file, for example 0o660 for the users of one group; the umask is ignored. An existing
             file keeps its own.
 
-    Attributes:
-        path: path of the file, as it was given.
-        name: name of the object, as users know it.
-
     Raises:
         InvalidJobError: lock_timeout is not a duration.
         ValueError: the path names no file; or the mode denies the owner to read or write, or has bits other than
@@ -92,10 +88,10 @@ class LocalFileSystemStorage(ObjectFiles):
         mode: int = PRIVATE,
     ) -> None:
         need_posix_files("a queue in a file")
-        self.path: pathlib.Path = pathlib.Path(path)
-        if self.path.name in ("", "..") or "\0" in str(self.path):
+        self._path = pathlib.Path(path)
+        if self._path.name in ("", "..") or "\0" in str(self._path):
             raise ValueError(f"LocalFileSystemStorage needs the path of a file, got {str(path)!r}")
-        if taken := _TAKEN.fullmatch(self.path.name):
+        if taken := _TAKEN.fullmatch(self._path.name):
             raise StorageFatalError(
                 f"{str(path)!r} is the name of a file that jqueue makes, and removes, beside the queue "
                 f"{taken['queue'] or taken['written']!r}: give this queue another name. If it exists, rename its file "
@@ -103,15 +99,24 @@ class LocalFileSystemStorage(ObjectFiles):
             )
         if mode & ~0o666 or mode & PRIVATE != PRIVATE:
             raise ValueError(f"mode must be from 0o600 to 0o666, with bits to read and write only, got {mode:#o}")
-        super().__init__(str(self.path.absolute()), mode, SystemEntropy() if entropy is None else entropy)
-        self.name: str = self._file
+        super().__init__(str(self._path.absolute()), mode, SystemEntropy() if entropy is None else entropy)
         self._lock_timeout = to_seconds("lock_timeout", lock_timeout)
         self._sidecar = f"{self._file}.lock"
         self._socket = f"{self._file}.broker"
         self._lock = FileLock(self._sidecar, self._lock_timeout, self._entropy)
 
+    @property
+    def path(self) -> pathlib.Path:
+        """The path of the file, as it was given."""
+        return self._path
+
+    @property
+    def name(self) -> str:
+        """The name of the object, as users know it."""
+        return self._file
+
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(path={self.path!r})"
+        return f"{type(self).__name__}(path={self._path!r})"
 
     async def read(self) -> tuple[bytes, str | None]:
         """Return (content, etag), or (b"", None) when there is no file.
