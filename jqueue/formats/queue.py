@@ -70,7 +70,7 @@ class Part:
         request: the call.
         results: its results so far, by the places of its operations.
         place: the place of this operation.
-        operation: the operation. One that claims jobs claims only those that it still lacks.
+        operation: the operation. A dequeue claims only the jobs that it still lacks.
         claimed: the jobs that it has claimed.
     """
 
@@ -214,7 +214,7 @@ class StoreCalls(Session):
             fresh: True if the store was read since the calls.
 
         Returns:
-            True if those that are left need a read.
+            True if the operations without a result need a read.
 
         Raises:
             StorageError: the store failed. The operations may be done.

@@ -115,7 +115,7 @@ def check(role: Role, what: str | type[Operation]) -> None:
 
 
 def check_operation(role: Role, operation: Operation) -> None:
-    """Check that a role may do an operation, without those that it holds.
+    """Check that a role may do an operation itself. The operations within it are not looked at.
 
     Raises:
         Problem: it may not.

@@ -170,7 +170,7 @@ def _enqueue(_: None, values: Values) -> Operation:
 
 
 def _set_schedule(entry: Schedule | None, values: Values) -> Operation:
-    """Return the operation that sets an entry. Options of a known one that the page does not show stay as they are."""
+    """Return the operation that sets a cron entry. Options that the page does not show stay as they are."""
     options = {} if entry is None else {name: getattr(entry, name) for name in SCHEDULE_OPTIONS}
     payload = _payload(values)
     if payload is None:

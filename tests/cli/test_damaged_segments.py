@@ -17,7 +17,7 @@ def segments(path):
 
 
 def queue_check(path, status=0):
-    """What the doctor says of the queue."""
+    """The check of the queue by `jqueue doctor`."""
     [check] = [each for each in values("doctor", path, status=status)["checks"] if each["name"] == "queue"]
     return check
 

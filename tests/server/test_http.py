@@ -290,7 +290,7 @@ async def test_every_caller_has_room_while_others_send_all_that_they_can():
     intake = Intake(PATIENCE)
 
     async def body(name, size, held):
-        """True if a body of this size is read, besides those that are held; False if it may be sent again later."""
+        """True if a body of this size is read beside the bodies in memory; False if it may be sent again later."""
         scope = {"headers": [(b"content-type", b"application/json")], "jqueue.caller": Caller(Role.WORKER, name)}
         pieces = [SMALL_MESSAGE] * (size // SMALL_MESSAGE) + [size % SMALL_MESSAGE]
 

@@ -96,7 +96,7 @@ def _changes(before: Version, after: Version) -> list[str]:
 
 
 def _brief_of(name: str, version: Version) -> str:
-    """Return the rows of a segment in short: the ids of those that wait."""
+    """Return the rows of a segment in short: how many are there, and their ids."""
     ids = [job_id for job_id, (segment, _) in version.rows.items() if segment == name]
     leased = [job_id for job_id, (segment, _) in version.leased.items() if segment == name]
     return f"{len(ids + leased)} of {version.segments[name]['rows']} rows: {', '.join(ids)}, leased {', '.join(leased)}"

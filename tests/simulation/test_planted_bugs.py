@@ -53,7 +53,7 @@ def first_violation(seeds, settings=None):
 
 
 def searches():
-    """Return each planted bug with the seed to begin at: one that found it once, and 0 in the full set."""
+    """Return each planted bug with the seed to begin at: a seed that found the bug before. The full set begins at 0."""
     assert {name for bugs in PLANTED.values() for name in bugs} >= FAST
     for settings, bugs in PLANTED.items():
         for name, bug in bugs.items():
