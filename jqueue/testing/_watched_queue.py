@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,7 +15,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation, claim_of
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.rules import key_opens_at, opens_at, time_shown
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import JobQueue, Wait
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.work_report import Ran, RecordedError, RunawayError
 from jqueue.worker.context import BatchContext, Context
@@ -64,7 +65,7 @@ class WatchedQueue:
         entrypoint: str | Sequence[str] | None = None,
         *,
         batch_size: int = 1,
-        wait: Any = None,
+        wait: Wait | None = None,
         **options: Any,
     ) -> list[Job]:
         """Claim jobs. If none is ready and the worker holds none, move the clock to when one is."""
@@ -74,7 +75,7 @@ class WatchedQueue:
             allowed = min(batch_size, self._most - self._claimed)
             if self._held and wait is not None:
                 if allowed <= 0:
-                    await asyncio.sleep(wait)  # the worker ends this call when a running job has ended
+                    await _over(wait)  # the worker ends it when a running job has ended
                     return []
                 options["wait"] = wait
             if self._held and allowed <= 0:
@@ -166,6 +167,14 @@ class WatchedQueue:
         most = ", ".join(f"{count} times {name!r} {kind}" for (name, kind), count in counts.most_common(3))
         until = f"the clock shows {self._clock.now().isoformat()}"
         return RunawayError(f"{what}: {most or 'nothing ran'}; {until}. If that is intended, raise max_jobs")
+
+
+async def _over(wait: Wait) -> None:
+    """Wait until a wait has been ended, or its time is over."""
+    ended = asyncio.Event()
+    wait.on_end(ended.set)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(ended.wait(), wait)
 
 
 async def next_due(queue: JobQueue, names: frozenset[str], now: datetime, end: datetime | None) -> datetime | None:

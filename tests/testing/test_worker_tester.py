@@ -12,6 +12,7 @@ from jqueue.errors import QueueClosedError
 from jqueue.operations import Enqueue
 from jqueue.testing import FakeClock, LongestWaits, RecordedError, RunawayError, WorkerTester, virtual_time
 from jqueue.worker import BatchContext, Context, Exponential, Rate, RunReport, Snooze, Worker
+from jqueue.worker.claiming import LONG_POLL
 
 HOUR = timedelta(hours=1)
 
@@ -118,7 +119,8 @@ async def test_a_job_that_snoozes_for_ever_ends_the_run_with_an_error(queue, tes
 
     await poll.using(queue).enqueue()
     with pytest.raises(RunawayError, match="50 times 'poll' snoozed"):
-        await tester.run_until_idle(app, max_jobs=50)
+        async with asyncio.timeout(LONG_POLL / 2):  # a claim ends when a job has ended, not when its wait is over
+            await tester.run_until_idle(app, max_jobs=50)
     assert RunReport(snoozed=50) == tester.report.counts
     [job] = (await queue.read_state()).jobs
     assert (JobStatus.QUEUED, 0) == (job.status, job.failures)
