@@ -19,6 +19,8 @@ from jqueue.spark.errors import cause, one_line, plain_errors
 from jqueue.worker import Context, Worker
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, left_in, litter_of, texts_of
 
+pytestmark = pytest.mark.wide
+
 
 def save(frame, url, **options):
     frame.write.format("jqueue").mode("append").options(**options).save(url)
@@ -64,7 +66,6 @@ def test_a_data_frame_becomes_jobs_once_and_they_become_a_data_frame(spark, url)
     assert 1001 == spark.read.format("jqueue").load(url).count()
 
 
-@pytest.mark.wide
 def test_bad_rows_are_set_apart_with_their_reasons_and_the_others_are_written_in_the_order_of_spark(spark, url):
     texts = ["if(id = 2, null, 'a') payload", "5 - id priority", "if(id = 4, 0, 3) max_attempts", "id number"]
     good, bad = split_bad_rows(spark.range(0, 6, 1, 1).selectExpr(*texts))
@@ -75,7 +76,6 @@ def test_bad_rows_are_set_apart_with_their_reasons_and_the_others_are_written_in
     assert [0, 2, 4, 5] == [job.priority for job in jobs_of(url)]
 
 
-@pytest.mark.wide
 def test_a_failed_task_adds_nothing_and_wrong_calls_are_one_line(spark, url, tmp_path):
     frame = spark.range(0, 2000, 1, 1).selectExpr("if(id = 1999, null, 'secret') payload", "id priority")
     wrongs = [
@@ -93,7 +93,6 @@ def test_a_failed_task_adds_nothing_and_wrong_calls_are_one_line(spark, url, tmp
     assert ([], []) == (texts_of(url), litter_of(url))
 
 
-@pytest.mark.wide
 def test_a_table_of_sql_is_read_and_written(spark, tmp_path):
     """The table is named by its location. The guide has one that is named by its options."""
     url = str(tmp_path / "a queue.json")
@@ -115,7 +114,6 @@ def test_a_table_of_sql_is_read_and_written(spark, tmp_path):
     assert "must hold no secret" in str(cause(caught.value))
 
 
-@pytest.mark.wide
 def test_data_frames_and_streams_write_tables_or_are_refused_in_one_line(spark, tmp_path):
     """A table has the URL of its queue if it was made without columns. Any other write must be given it."""
     url = str(tmp_path / "queue.json")
@@ -160,7 +158,6 @@ def test_data_frames_and_streams_write_tables_or_are_refused_in_one_line(spark, 
     assert 4 == len(jobs_of(url))
 
 
-@pytest.mark.wide
 def test_a_thread_of_the_program_writes_data_frames_that_it_has_made(spark, url):
     def work():
         save(spark.createDataFrame([("mail", b"a")], "entrypoint string, payload binary"), url)
@@ -173,7 +170,6 @@ def test_a_thread_of_the_program_writes_data_frames_that_it_has_made(spark, url)
 # Streams
 
 
-@pytest.mark.wide
 def test_files_become_jobs_batch_by_batch_and_each_once_from_an_old_checkpoint(spark, tmp_path, url):
     (tmp_path / "in").mkdir()
     for number in range(2):
@@ -192,7 +188,6 @@ def test_files_become_jobs_batch_by_batch_and_each_once_from_an_old_checkpoint(s
     assert [] == litter_of(url)
 
 
-@pytest.mark.wide
 def test_a_stream_of_jobs_has_each_once_and_continues_from_its_checkpoint(spark, tmp_path, url):
     batches: dict[int, list[str]] = {}
 
@@ -215,7 +210,6 @@ def test_a_stream_of_jobs_has_each_once_and_continues_from_its_checkpoint(spark,
     assert "there is no option 'pollintervall'" in str(cause(caught.value))
 
 
-@pytest.mark.wide
 def test_rows_of_a_batch_fail_or_keep_results_as_end_batch_says(spark, tmp_path, url):
     fill_segments(url, range(400))
     fill_segments(url, [7000], keep_result=60)
@@ -259,7 +253,6 @@ def test_of_a_batch_that_failed_and_is_repeated_the_last_outcomes_count(spark, t
     assert [(bad, "ValueError: last")] == [(job.id, job.error) for job in jobs_of(url)]
 
 
-@pytest.mark.wide
 def test_wrong_calls_of_end_batch_are_one_line_and_the_batch_is_not_acked(spark, tmp_path, url):
     [job_id] = enqueue(url, [Enqueue("work", b"1")])
     enqueue(f"{tmp_path}/other.json", [Enqueue("work", b"1")])
@@ -316,7 +309,6 @@ def test_jobs_are_done_on_executors(spark, url):
     assert str(os.getpid()).encode() not in {job.payload for job in jobs if job.entrypoint == "seen"}
 
 
-@pytest.mark.wide
 def test_a_task_that_is_killed_fails_the_batch_in_one_line_and_charges_no_job(spark, url):
     worker = Worker(concurrency=1)
 
@@ -345,7 +337,6 @@ def archive(spark, url, folder):
     writer.start(str(folder), "parquet").awaitTermination()
 
 
-@pytest.mark.wide
 def test_sparks_own_source_archives_each_event_of_the_history_once(spark, url, tmp_path):
     async def work(queue):
         await queue.configure(history=1e9, history_payloads=True)
