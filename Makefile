@@ -168,6 +168,7 @@ $(VENV)/.installed-pipeline: EXTRAS := cli,spark
 $(VENV)/.installed-docs: EXTRAS := docs,s3,gcs,azure,cli,metrics,otel,dashboard,django,testing
 $(STAMP): EXTRAS := dev,examples,formats,s3,gcs,azure,cli,metrics,otel,spark,dashboard
 
+# The pip of Python 3.11 takes twice as long as the pinned one. If that cannot be had, the old one goes on.
 # Repeated whenever a declared or pinned version changes. What is imported is compiled then: to compile all packages
 # takes longer than a minute.
 $(STAMPS): pyproject.toml constraints.txt
@@ -184,6 +185,7 @@ $(STAMPS): pyproject.toml constraints.txt
 	    fi; \
 	    echo "Building $(VENV) with $$("$$python" --version)"; \
 	    "$$python" -m venv --clear $(VENV); \
+	    $(BIN)/python -m pip install -q -c $(CONSTRAINTS) --upgrade pip || true; \
 	fi
 	@$(BIN)/python -m pip install -q --no-compile -c $(CONSTRAINTS) hatchling editables setuptools
 	@$(BIN)/python -m pip install -q --no-compile -c $(CONSTRAINTS) --no-build-isolation -e ".[$(EXTRAS)]"
@@ -191,9 +193,10 @@ $(STAMPS): pyproject.toml constraints.txt
 
 constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
 	@python="$(PYTHON)"; test -n "$$python" || python=$$(.ci/python) && "$$python" -m venv --clear .venv-constraints
+	@.venv-constraints/bin/python -m pip install -q --upgrade pip
 	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,formats,s3,gcs,azure,cli,metrics,otel,spark,fuzz,release,bench,dashboard,docs]"
 	@{ sed -n '/^#/p' constraints.txt; \
-	   .venv-constraints/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | LC_ALL=C sort -f; } > .venv-constraints/pins
+	   .venv-constraints/bin/python -m pip freeze --all --exclude-editable | LC_ALL=C sort -f; } > .venv-constraints/pins
 	@mv .venv-constraints/pins constraints.txt
 	@rm -rf .venv-constraints
 
