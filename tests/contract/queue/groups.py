@@ -37,11 +37,13 @@ class GroupsContract(QueueContractBase):
         async with self.queues(make_queue, 2, ["groups", "cancel_running"]) as [queue, other]:
             with pytest.raises(RuntimeError, match="the block fails"):
                 async with queue.group(then=Enqueue("sum"), on_end=Enqueue("after")) as group:
-                    await group.enqueue_many(Enqueue("work", b"%d" % number) for number in range(3))
-                    [job] = await other.dequeue("work")
+                    await group.enqueue_many(Enqueue("work", b"%d" % number) for number in range(4))
+                    done, job = await other.dequeue("work", batch_size=2)
+                    await other.ack(done)
                     raise RuntimeError("the block fails")
             status = await other.group(group.id).status()
-            assert (status.gone, status.waiting, status.ended, status.cancelled) == (2, 1, False, True)
+            assert (status.done, status.gone, status.waiting) == (1, 2, 1)
+            assert (status.ended, status.cancelled) == (False, True)
             await other.nack(job)
             assert [each.entrypoint for each in await other.dequeue(batch_size=9)] == ["after"]
             assert (await group.wait()).gone == 3
