@@ -12,7 +12,7 @@ from jqueue.core import broker_server
 from jqueue.core.messages import Answer, Batch, Claim, encode, message_decoder
 from jqueue.domain import commits, stats
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import DeadlineExceededError, InvalidJobError
+from jqueue.domain.errors import BatchUnknownError, DeadlineExceededError, InvalidJobError
 from jqueue.domain.header import ClientRecord
 from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.job import JobRecord
@@ -350,6 +350,16 @@ def test_a_batch_that_has_landed_is_not_refused_if_its_results_are_too_large_for
     batch = ClientBatch("client", 3, "t", 0, (Enqueue("a", job_id="one"),) * 5, again=True, answer_bytes=5000)
     [results] = perform([batch], draft, EPOCH)  # type: ignore[misc]
     assert [JobRecord] * 2 + [UnknownOutcomeError] * 3 == [*map(type, results)]
+
+
+@pytest.mark.parametrize(("sequence", "token"), [(2, "t"), (3, "of a copy")])
+def test_a_batch_that_comes_after_a_later_one_or_from_a_copy_of_the_client_is_refused_and_does_nothing(sequence, token):
+    draft = Draft(QueueState())
+    draft.note(draft.header.clients, "client", ClientRecord(3, "t", 1, EPOCH.timestamp()))
+    batch = ClientBatch("client", sequence, token, 0, (Enqueue("a", b""),), again=True)
+    [refused] = perform([batch], draft, EPOCH)
+    assert isinstance(refused, BatchUnknownError)
+    assert ({}, 3) == (draft.jobs, draft.header.clients["client"].sequence)
 
 
 def test_a_batch_that_creates_the_queue_is_known_if_another_call_of_the_commit_has_changed_it_before():
