@@ -49,6 +49,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Let time pass while nothing runs, as if the process was stopped: timers come late."""
         self._virtual_now += seconds
 
+    def close(self) -> None:
+        """As in asyncio: what still waits for its time never runs, and is freed."""
+        super().close()
+        self._timers.clear()
+
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Callback:

@@ -94,6 +94,11 @@ class SimulatedLoop(VirtualTimeLoop):
         self._turns = 0
         self.set_task_factory(self._make_task)
 
+    def close(self) -> None:
+        """Free the tasks, too: the finalizer of a queue that nobody closed would keep those of each seed."""
+        super().close()
+        self.tasks.clear()
+
     def _make_task(self, loop: Any, work: Any, **options: Any) -> asyncio.Task[Any]:
         """Record the task: `asyncio.all_tasks` would search the tasks of all seeds for those of this loop."""
         task = asyncio.Task(work, loop=loop, **options)
