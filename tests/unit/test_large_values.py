@@ -14,6 +14,8 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import (
     InvalidJobError,
+    JQueueError,
+    ObjectMissingError,
     QueueClosedError,
     StorageError,
     StorageFatalError,
@@ -111,6 +113,25 @@ def test_a_payload_that_cannot_be_read_lets_the_jobs_behind_it_be_served_one_by_
             assert (1, LARGE) == (job.failures, job.payload)
 
     served()
+
+
+@pytest.mark.parametrize("error", [StorageFatalError("403"), ObjectMissingError("it is gone")])
+def test_a_claim_ends_by_its_deadline_if_the_store_hangs_once_a_payload_cannot_be_read(error):
+    @in_virtual_time
+    async def claimed():
+        storage = FaultyObjects(InMemoryStorage(clock=VirtualClock()))
+        async with DirectQueue(storage, clock=VirtualClock(), limits=TINY) as queue:
+            large = await queue.enqueue("work", LARGE)
+            assert large.payload_object is not None
+            storage.unreadable[large.payload_object.suffix] = error
+            storage.on_write(Fault.NONE, *[Fault.HANGS] * 100)  # the claim lands, its end does not
+            await asyncio.sleep(1000)
+            begun = now()
+            with suppress(JQueueError):
+                assert [] == await queue.dequeue("work", deadline=20)
+            assert now() - begun < 25
+
+    claimed()
 
 
 @in_virtual_time
