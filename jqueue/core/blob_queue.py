@@ -89,9 +89,9 @@ class BlobQueue(QueueVerbs, HistoryVerbs, LeaseVerbs, StagingVerbs, SupportsObse
         return service
 
     def _answering(self) -> BrokerServer:
-        self._here()
+        calls = self._here()
         if self._service is None:
-            self._open()
+            calls.closed = None
             self._service = BrokerServer(self._session)
         return self._service
 
