@@ -65,7 +65,7 @@ class WatchedQueue:
         entrypoint: str | Sequence[str] | None = None,
         *,
         batch_size: int = 1,
-        wait: Wait | None = None,
+        wait: Any = None,
         **options: Any,
     ) -> list[Job]:
         """Claim jobs. If none is ready and the worker holds none, move the clock to when one is."""

@@ -357,7 +357,7 @@ def test_a_batch_that_comes_after_a_later_one_or_from_a_copy_of_the_client_is_re
     draft = Draft(QueueState())
     draft.note(draft.header.clients, "client", ClientRecord(3, "t", 1, EPOCH.timestamp()))
     batch = ClientBatch("client", sequence, token, 0, (Enqueue("a", b""),), again=True)
-    [refused] = perform([batch], draft, EPOCH)
+    [refused] = perform([batch], draft, EPOCH)  # type: ignore[misc]
     assert isinstance(refused, BatchUnknownError)
     assert ({}, 3) == (draft.jobs, draft.header.clients["client"].sequence)
 
