@@ -402,7 +402,7 @@ def test_a_closed_pipe_ends_quietly_and_an_output_that_is_not_utf_8_gets_escapes
 @pytest.mark.wide
 @pytest.mark.parametrize("output", ["> /dev/full", ">&-"])
 def test_an_output_that_cannot_be_written_is_one_line_and_a_status(path, queue, output):
-    """Each way in which a command writes. What the command has changed before is done."""
+    """A job that was enqueued before the command could not print its id stays in the queue."""
     shell, code = f'"{sys.executable}" -m jqueue', "import os, sys; sys.exit(os.system(sys.argv[1]))"
     for line in ("enqueue {} mail", "ls {} --json"):
         said = process(f"{shell} {line.format(path)} {output}; echo $? >&2", code=code).stderr

@@ -50,7 +50,7 @@ class SimulatedProcess:
         return self._loop.create_task(main, context=self._context.copy())
 
     def pause(self, seconds: float) -> None:
-        """Run nothing for some seconds. Of two pauses, the one that ends later counts."""
+        """Run nothing for some seconds. A pause during another one can make it longer, and never shorter."""
         now = self._loop.time()
         if not self.paused:
             self.paused, self._paused_at = True, now

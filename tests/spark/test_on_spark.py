@@ -94,7 +94,7 @@ def test_a_failed_task_adds_nothing_and_wrong_calls_are_one_line(spark, url, tmp
 
 
 def test_a_table_of_sql_is_read_and_written(spark, tmp_path):
-    """The table is named by its location. The guide has one that is named by its options."""
+    """This table has a location, and the snippet in the guide has options instead."""
     url = str(tmp_path / "a queue.json")
     enqueue(url, [Enqueue("resize", b"a")])
     try:
