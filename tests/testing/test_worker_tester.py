@@ -10,9 +10,10 @@ from pydantic import BaseModel
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, JobStatus
 from jqueue.errors import QueueClosedError
 from jqueue.operations import Enqueue
-from jqueue.testing import FakeClock, LongestWaits, RecordedError, RunawayError, WorkerTester, virtual_time
+from jqueue.testing import FakeClock, LongestWaits, RecordedError, RunawayError, WorkerTester
 from jqueue.worker import BatchContext, Context, Exponential, Rate, RunReport, Snooze, Worker
 from jqueue.worker.claiming import LONG_POLL
+from tests.virtual_world import in_virtual_time
 
 HOUR = timedelta(hours=1)
 
@@ -173,8 +174,11 @@ async def test_a_run_does_not_wait_for_jobs_that_can_never_start(queue, tester):
     assert 0 == len(await tester.run_until_idle(app))
 
 
-def test_a_job_cancelled_or_lost_while_it_runs_is_reported_as_such(queue, tester):
-    app, freed = Worker(), []
+@in_virtual_time  # the cancel comes with the next heartbeat
+async def test_a_job_cancelled_or_lost_while_it_runs_is_reported_as_such():
+    clock, app, freed = FakeClock(), Worker(), []
+    queue = DirectQueue(InMemoryStorage(clock=clock), clock=clock)
+    tester = WorkerTester(queue, clock)
 
     @app.handler("cancelled")
     async def cancelled(ctx: Context) -> None:
@@ -187,15 +191,10 @@ def test_a_job_cancelled_or_lost_while_it_runs_is_reported_as_such(queue, tester
             await queue.requeue_stale(0)
         freed.append(ctx.attempt)
 
-    async def story():
-        await cancelled.using(queue).enqueue()
-        await tester.run_until_idle(app)
-        assert ["cancelled"] == tester.report.outcomes
-        await lost.using(queue).enqueue()
-        await tester.run_until_idle(app)
-        assert ["lost", "succeeded"] == tester.report.outcomes
-
-    virtual_time.run(story())  # the cancel comes with the next heartbeat
+    await cancelled.using(queue).enqueue()
+    assert ["cancelled"] == (await tester.run_until_idle(app)).outcomes
+    await lost.using(queue).enqueue()
+    assert ["lost", "succeeded"] == (await tester.run_until_idle(app)).outcomes
     assert [1, 2] == freed
 
 

@@ -142,9 +142,9 @@ async def test_time_in_which_the_process_stood_still_does_not_lose_a_claim(world
             await asyncio.sleep(1)
             world.storage.down = True
             stand_still(3600)
-            await asyncio.sleep(25)
+            await asyncio.sleep(15)
             world.storage.down = False
-            await asyncio.sleep(10)
+            await asyncio.sleep(20)
         await world.queue.ack(job)
 
 
