@@ -89,9 +89,9 @@ class BlobQueue(QueueVerbs, HistoryVerbs, LeaseVerbs, StagingVerbs, SupportsObse
         return service
 
     def _answering(self) -> BrokerServer:
-        calls = self._here()
+        self._here()
         if self._service is None:
-            calls.closed = None
+            self._open()
             self._service = BrokerServer(self._session)
         return self._service
 

@@ -63,7 +63,7 @@ class GroupCommitLoop(BlobQueue):
         before, session = self._session, self._here()
         if session is before and session.closed is None:
             raise RuntimeError(f"this {type(self).__name__} is started already: call start() once, or stop() first")
-        session.closed = None
+        self._open()
 
     async def stop(self, *, deadline: Duration | None = None) -> None:
         """Take no more calls, finish those under way, hand back claims that no caller took, and close the storage.

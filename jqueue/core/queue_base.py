@@ -358,6 +358,10 @@ class QueueBase(SupportsApply):
                 "Limits(batch_size=...)"
             )
 
+    def _open(self) -> None:
+        """Take calls from now on."""
+        self._here().closed = None
+
     async def _close(self, reason: str, seconds: float) -> None:
         """Take no more calls, and finish those under way within some seconds."""
         await self._here().close(reason, seconds)
@@ -367,7 +371,7 @@ class UsableAtOnce(QueueBase):
     """A queue that can be used without opening it, and that `async with` closes."""
 
     async def __aenter__(self) -> Self:
-        self._here().closed = None
+        self._open()
         return self
 
     async def __aexit__(
@@ -419,12 +423,29 @@ class BlobBase(QueueBase, SupportsWorkers):
     def _new_session(self, here: Callable[[], Session], before: Any) -> Writer:
         writer = Writer(self._access, self._objects, self._batch_limit, here, before)
         self._engine = writer.engine
+        self._drop_at_end(writer)
+        return writer
+
+    def _open(self) -> None:
+        super()._open()
+        if self._finalizer is not None and not self._finalizer.alive:
+            self._drop_at_end(self._session)
+
+    def _drop_at_end(self, writer: Writer) -> None:
+        """Have this session end its connections once nobody has the queue object any more.
+
+        Until then or until the queue is closed, the session is kept, with all that its observers refer to.
+        """
         if self._finalizer is not None:
             self._finalizer.detach()
         if writer.broker_client is not None:
             self._finalizer = weakref.finalize(self, writer.drop)
             self._finalizer.atexit = False
-        return writer
+
+    async def _close(self, reason: str, seconds: float) -> None:
+        await super()._close(reason, seconds)
+        if self._finalizer is not None:
+            self._finalizer.detach()
 
     def attend(self, run: str, describe: Describe, stop: Callable[[], object]) -> None:
         self._here()

@@ -101,6 +101,14 @@ class Writer(Session):
             await asyncio.sleep(0)  # the connection begins to end now, also if the event loop ends with the queue
         await self.engine.finish(until - asyncio.get_running_loop().time())
 
+    async def resolve(self, request: Request, timeout: float | None) -> list[Any]:
+        """See `Session.resolve`. A queue that was closed keeps no connection to a broker."""
+        try:
+            return await super().resolve(request, timeout)
+        finally:
+            if self.closed is not None and self.broker_client is not None:
+                self.broker_client.close()
+
     def drop(self) -> None:
         """End the connection to a broker, or to clients, after the calls under way, as the queue object is gone.
 

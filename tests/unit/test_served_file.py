@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from jqueue.adapters.storage._unix_socket import HEAD, SILENCE
 from jqueue.core.broker_server import STILL
 from jqueue.core.seat_server import WATCH
 from jqueue.core.session import FileWatch
-from jqueue.domain.errors import BlobMissingError, StorageFatalError, UnknownOutcomeError
+from jqueue.domain.errors import BlobMissingError, StorageError, StorageFatalError, UnknownOutcomeError
 from jqueue.ports.observer import Observer
 from jqueue.ports.sharing import LARGE_BYTES, LARGEST_MESSAGE, SMALL_MESSAGE
 
@@ -275,8 +276,22 @@ async def test_a_client_is_told_of_a_file_that_was_removed_or_replaced(path):
         assert [b""] == await payloads(queue)
 
 
+async def test_a_closed_queue_object_is_freed_although_an_observer_refers_to_it(path):
+    queue, observer = BrokerQueue(LocalFileSystemStorage(path)), Commits()
+    observer.queue = queue
+    queue.observe(observer)
+    for _ in range(2):
+        async with queue:
+            await queue.enqueue("work", b"")
+    left = weakref.ref(queue)
+    del queue, observer
+    gc.collect()
+    assert left() is None
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["used once", "used again after it was closed"])
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="this system does not list its descriptors")
-async def test_a_queue_object_that_is_dropped_ends_its_connection_without_the_garbage_collector(path):
+async def test_a_queue_object_that_is_dropped_ends_its_connection_without_the_garbage_collector(path, again):
     troubles = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context["message"]))
     async with served(path) as (_, its_commits, _, _):
@@ -286,6 +301,9 @@ async def test_a_queue_object_that_is_dropped_ends_its_connection_without_the_ga
             before = len(os.listdir("/dev/fd"))
             for _ in range(10):
                 queue = connect(path, DirectQueue)
+                if again:
+                    await queue.aclose()
+                    await queue.__aenter__()
                 await queue.enqueue("work", b"x" * 300_000)  # in an object, which a collection looks at after the ack
                 [job] = await queue.dequeue("work")
                 await queue.ack(job)
@@ -298,6 +316,39 @@ async def test_a_queue_object_that_is_dropped_ends_its_connection_without_the_ga
             gc.enable()
         gc.collect()
         assert (30, []) == (its_commits.count, troubles)
+
+
+class Vague(LocalFileSystemStorage):
+    """A file whose answers are lost while it is vague."""
+
+    vague = False
+
+    async def read_if_changed(self, etag):
+        return self.told(await super().read_if_changed(etag))
+
+    async def write(self, content, if_match=None):
+        return self.told(await super().write(content, if_match))
+
+    def told(self, answer):
+        if self.vague:
+            raise StorageError("the answer was lost")
+        return answer
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="this system does not list its descriptors")
+async def test_a_closed_queue_object_that_resolves_a_call_keeps_no_connection(path):
+    storage = Vague(path)
+    async with DirectQueue(storage, deadline=0.3) as queue:
+        await queue.enqueue("work", b"first")
+        storage.vague = True
+        with pytest.raises(UnknownOutcomeError) as unknown:
+            await queue.enqueue("work", b"second")
+        storage.vague = False
+    async with served(path) as (broker, *_):
+        before = len(os.listdir("/dev/fd"))
+        await unknown.value.resolve(SECONDS)
+        await until(lambda: len(os.listdir("/dev/fd")) <= before)
+        assert [b"first", b"second"] == await payloads(broker)
 
 
 class Raw:
