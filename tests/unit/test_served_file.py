@@ -34,7 +34,9 @@ pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="this sys
 
 
 class Commits(Observer):
-    """The number of commits of a queue object."""
+    """The number of commits of a queue object, and perhaps that object."""
+
+    queue: object = None
 
     def __init__(self):
         self.count = 0
