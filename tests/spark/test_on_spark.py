@@ -114,6 +114,7 @@ def test_a_table_of_sql_is_read_and_written(spark, tmp_path):
     assert "must hold no secret" in str(cause(caught.value))
 
 
+@pytest.mark.full
 def test_data_frames_and_streams_write_tables_or_are_refused_in_one_line(spark, tmp_path):
     """A table has the URL of its queue if it was made without columns. Any other write must be given it."""
     url = str(tmp_path / "queue.json")
@@ -253,6 +254,7 @@ def test_of_a_batch_that_failed_and_is_repeated_the_last_outcomes_count(spark, t
     assert [(bad, "ValueError: last")] == [(job.id, job.error) for job in jobs_of(url)]
 
 
+@pytest.mark.full
 def test_wrong_calls_of_end_batch_are_one_line_and_the_batch_is_not_acked(spark, tmp_path, url):
     [job_id] = enqueue(url, [Enqueue("work", b"1")])
     enqueue(f"{tmp_path}/other.json", [Enqueue("work", b"1")])
