@@ -24,7 +24,6 @@ from jqueue import DirectQueue, Job, JobStatus, Limits, LocalFileSystemStorage
 from jqueue.domain.errors import HistoryDamagedError, QueueMissingError
 from jqueue.operations import Ack, CloseGroup, Enqueue, Nack, OpenGroup, RecordStep
 from jqueue.ports.observer import Observer
-from jqueue.runtime.system import SystemClock
 from jqueue.worker.steps import Steps
 from tests.journal import PREFIX, Journal, Journals, objects_of, payload_of
 from tests.kill.kills import SECONDS, Kills
@@ -299,11 +298,11 @@ class CommitKills(Kills):
         return journals
 
 
-class DaysLater(SystemClock):
-    """The clock of the process that comes last."""
+class DaysLater(LocalFileSystemStorage):
+    """The file as the process finds it that comes last: by its clock, segments left the queue some days ago."""
 
-    def now(self) -> datetime:
-        return super().now() + LATER
+    def store_time(self) -> datetime:
+        return super().store_time() + LATER
 
 
 def _storage(folder: Path) -> LocalFileSystemStorage:
@@ -364,7 +363,7 @@ async def _go_on(folder: Path, last: Version) -> None:
     if places != sorted(places):
         raise ViolationError(f"jobs were served out of order: {places}")
     _age(folder)
-    async with DirectQueue(_storage(folder), clock=DaysLater()) as queue:
+    async with DirectQueue(DaysLater(folder / "queue.json")) as queue:
         for _ in range(2):  # each commit forgets segments that left it long ago, and each collection removes them
             await queue.enqueue("t", b"", job_id="last")
             await queue.cancel("last")
