@@ -11,6 +11,7 @@ from typing import Any
 
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, StorageError, UnknownOutcomeError
 from jqueue.domain.job import Claim
+from jqueue.domain.limits import Limits
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Sweep
 from jqueue.domain.operations.lookups import LastSequence
@@ -254,6 +255,7 @@ class Evidence:
             just stored may be too old to be named.
         sent: the calls that went to brokers.
         deaths: the time at which each process died that did so, by the holder of its claims.
+        blob_bytes: size limit of the queue objects of all processes; that of "drain" is the usual one.
     """
 
     versions: Sequence[Version]
@@ -269,6 +271,7 @@ class Evidence:
     jumped: frozenset[str] = frozenset()
     sent: SentCalls = field(default_factory=dict)
     deaths: Mapping[str, float] = field(default_factory=dict)
+    blob_bytes: int = Limits().blob_bytes
 
     def __post_init__(self) -> None:
         self.timeline = Timeline(list(self.versions))

@@ -30,7 +30,7 @@ from tests.simulation.history import BY_ITSELF, NEVER, Call, Evidence, Record, V
 from tests.simulation.modelled import Model, Shown, first_difference, load
 from tests.simulation.people import OLD_PROGRAM
 from tests.simulation.plain_queue import EXPIRED, REMOVED
-from tests.simulation.plain_values import BLOB_BYTES, is_suspect
+from tests.simulation.plain_values import is_suspect
 from tests.simulation.replay import Difference, Replay
 
 MODEL = 20
@@ -81,6 +81,7 @@ class ModelAudit:
 
     def __init__(self, evidence: Evidence) -> None:
         self._versions = evidence.versions
+        self._blob_bytes = evidence.blob_bytes
         self._sent = evidence.sent
         self._calls = evidence.calls
         self._standstills = evidence.standstills
@@ -155,7 +156,7 @@ class ModelAudit:
                     self._note_claims(share, its, after)
             if isinstance(first, ClientBatch):
                 self.seen["batch of a client landed" if is_new else "batch of a client recognised or idle"] += 1
-        self._model.blob_bytes = Limits().blob_bytes if after.by == "drain" else BLOB_BYTES
+        self._model.blob_bytes = Limits().blob_bytes if after.by == "drain" else self._blob_bytes
         self._model.committed()
         self._adopt(before, after)
         self._model.settle_groups()

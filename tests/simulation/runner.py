@@ -32,6 +32,7 @@ from tests.simulation.network import LONGEST_DELAY, HonestStore, Landing, Networ
 from tests.simulation.orders import Attendee, Historian, Ruler, Waiter, check_orders_to_stop
 from tests.simulation.overseers import Overseer
 from tests.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
+from tests.simulation.plain_values import BLOB_BYTES
 from tests.simulation.punctuality import Punctuality
 from tests.simulation.schedule import Schedule
 from tests.simulation.segments_audit import SegmentsAudit, check_objects
@@ -215,6 +216,7 @@ class Simulation:
             jumped=frozenset(() if world.tells_time else self._jumped),
             sent=world.sent,
             deaths=world.deaths,
+            blob_bytes=BLOB_BYTES,
         )
         if isinstance(store, HonestStore):
             events["object named in a version"] += check_objects(landings, self.versions, store)

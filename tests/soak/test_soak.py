@@ -4,7 +4,12 @@ import asyncio
 
 import pytest
 
+from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue.operations import Enqueue
+from tests.journal import Journal, Journals
 from tests.object_stores import store_of
+from tests.simulation.answers_audit import OF_MANY_CALLS
+from tests.simulation.history import Call
 from tests.soak.places import FILE, Place, place_of
 from tests.soak.run import Soak
 from tests.soak.worker import Settings
@@ -24,6 +29,23 @@ async def run(settings, place, folder):
 def on_a_file(tmp_path):
     (tmp_path / "queue").mkdir()
     return Place(FILE, str(tmp_path / "queue" / "queue.json"), {}, None)
+
+
+async def test_the_model_forgets_ended_jobs_when_the_queue_does(tmp_path):
+    """The processes of a soak have the usual size limit, and those of the simulation a small one."""
+    path, journal = tmp_path / "queue.json", Journal("w1", (written := bytearray()).extend)
+    queue = DirectQueue(journal.of(LocalFileSystemStorage(path)))
+    queue.observe(journal.recorder)
+
+    async def work():
+        await queue.enqueue_many([Enqueue("work")] * 500)
+        await queue.ack_many(await queue.dequeue(batch_size=500))
+
+    async with queue:
+        await journal.record(Call("w1", OF_MANY_CALLS), work())
+    journals = Journals({"w1": bytes(written)})
+    journals.check(path.read_bytes())
+    assert 3 == journals.landed
 
 
 @pytest.mark.parametrize("seconds", [2.0, pytest.param(60.0, marks=pytest.mark.full)])
