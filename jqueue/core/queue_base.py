@@ -432,9 +432,9 @@ class BlobBase(QueueBase, SupportsWorkers):
             self._drop_at_end(self._session)
 
     def _drop_at_end(self, writer: Writer) -> None:
-        """Have this session end its connections once nobody has the queue object any more.
+        """End the connections of this session when the queue object is freed.
 
-        Until then or until the queue is closed, the session is kept, with all that its observers refer to.
+        Until then, or until the queue is closed, the session is kept, with all that its observers refer to.
         """
         if self._finalizer is not None:
             self._finalizer.detach()

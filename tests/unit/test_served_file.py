@@ -320,32 +320,32 @@ async def test_a_queue_object_that_is_dropped_ends_its_connection_without_the_ga
         assert (30, []) == (its_commits.count, troubles)
 
 
-class Vague(LocalFileSystemStorage):
-    """A file whose answers are lost while it is vague."""
+class SilentFile(LocalFileSystemStorage):
+    """A file that gives no answer while it is silent, although it does as it is told."""
 
-    vague = False
+    silent = False
 
     async def read_if_changed(self, etag):
-        return self.told(await super().read_if_changed(etag))
+        return self.answered(await super().read_if_changed(etag))
 
     async def write(self, content, if_match=None):
-        return self.told(await super().write(content, if_match))
+        return self.answered(await super().write(content, if_match))
 
-    def told(self, answer):
-        if self.vague:
-            raise StorageError("the answer was lost")
+    def answered(self, answer):
+        if self.silent:
+            raise StorageError("no answer came")
         return answer
 
 
 @pytest.mark.skipif(not Path("/dev/fd").exists(), reason="this system does not list its descriptors")
 async def test_a_closed_queue_object_that_resolves_a_call_keeps_no_connection(path):
-    storage = Vague(path)
+    storage = SilentFile(path)
     async with DirectQueue(storage, deadline=0.3) as queue:
         await queue.enqueue("work", b"first")
-        storage.vague = True
+        storage.silent = True
         with pytest.raises(UnknownOutcomeError) as unknown:
             await queue.enqueue("work", b"second")
-        storage.vague = False
+        storage.silent = False
     async with served(path) as (broker, *_):
         before = len(os.listdir("/dev/fd"))
         await unknown.value.resolve(SECONDS)
