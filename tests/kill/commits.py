@@ -174,7 +174,7 @@ async def _steps(queue: DirectQueue, watch: Watch) -> None:
 
 
 async def _with_group(queue: DirectQueue, watch: Watch) -> None:
-    """Let the jobs of a closed group be claimed, with a job that follows them and one that does in any case."""
+    """Claim all jobs of a closed group. One job follows when all are done, another one when all have ended."""
     then, end = (Enqueue("t", payload_of(each), new_id=each) for each in ("then", "end"))
     await queue.apply(OpenGroup("group", then, end))
     await queue.enqueue_many([Enqueue("t", payload_of(each), job_id=each, group="group") for each in OLD[:3]])

@@ -21,7 +21,7 @@ from tests.simulation.chain import Created, Timeline, Version
 
 NEVER = float("inf")
 BY_ITSELF = (EmptyCommit, HandBack, HandBackCalls, Sweep, Attend, LastSequence, TakeSeat, LeaveSeat)
-"""What a queue object does by itself."""
+"""Operations that a queue object makes without a call of its user."""
 
 MOST_SHOWN = 2
 """Number of jobs named when a call is shown."""
@@ -236,7 +236,7 @@ def _call_of(applied: AppliedCall | SentCall) -> Call | None:
 
 @dataclass
 class Evidence:
-    """What the audits of one seed go by.
+    """The records of one seed, from which the audits judge it.
 
     Attributes:
         versions: the chain.

@@ -405,7 +405,7 @@ class Simulation:
             if together.random() < 0.5 and self.schedule.takes_place(f"{name}: pause of all others"):
                 self.report.events["pause of all"] += 1
                 self._standstills.append((loop.time(), loop.time() + seconds))
-                for other in self.clients:  # also one that is paused already, and would go on earlier
+                for other in self.clients:  # a pause under way becomes longer
                     if other is not client and not other.process.dead:
                         other.process.pause(seconds + together.uniform(0, 2))
             client.process.pause(seconds)
